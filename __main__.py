@@ -1,0 +1,29 @@
+"""The Pulumi program: what the stack file says becomes a Release, and the Release becomes resources."""
+
+from pathlib import Path
+
+import pulumi
+
+from components.deployment import Deployment
+from ops.leftovers import leftover_hook
+from spec.catalog import Catalog
+from spec.errors import SpecificationError
+from spec.plan import plan_release
+
+PROJECT = Path(__file__).resolve().parent
+
+
+def main() -> None:
+    """Declares the deployment of the selected stack."""
+    try:
+        release = plan_release(
+            pulumi.get_stack(), pulumi.Config().get_object("deployment"), Catalog(PROJECT / "catalog")
+        )
+    except SpecificationError as error:
+        raise pulumi.RunError(str(error)) from None
+    deployment = Deployment(release, leftover_hook(release))
+    pulumi.export("release", release.hash)
+    pulumi.export("endpoints", deployment.endpoints)
+
+
+main()

@@ -1,0 +1,1 @@
+"""Turns a Release into Pulumi resources, one component a file, and decides nothing."""

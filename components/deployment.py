@@ -1,0 +1,36 @@
+"""A whole deployment: nodes, image, weights and groups of one Release."""
+
+import pulumi
+
+from components.model_image import ModelImage
+from components.model_weights import ModelWeights
+from components.node import Node
+from components.serving_group import ServingGroup
+from spec.release import Release
+
+
+class Deployment(pulumi.ComponentResource):
+    """Everything that one stack brings about.
+
+    Attributes:
+        endpoints: the address of each group's API by the group's name, known once it answered right.
+    """
+
+    def __init__(self, release: Release, before_rank_create: pulumi.ResourceHook) -> None:
+        """Declares the deployment of a Release.
+
+        Args:
+            release: what to deploy.
+            before_rank_create: hook that removes a leftover container of the rank's name.
+        """
+        super().__init__("gb10-serving:deployment:Deployment", release.stack, None)
+        child = pulumi.ResourceOptions(parent=self)
+        nodes = {name: Node(name, plan, release.storage_folder, child) for name, plan in release.nodes.items()}
+        image = ModelImage("image", release.image, nodes, child)
+        weights = ModelWeights("weights", release.weights, nodes, child)
+        self.groups = {
+            group.name: ServingGroup(group.name, release, group, nodes, image, weights, before_rank_create, child)
+            for group in release.groups
+        }
+        self.endpoints = pulumi.Output.all(**{name: group.endpoint for name, group in self.groups.items()})
+        self.register_outputs({"endpoints": self.endpoints})

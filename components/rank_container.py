@@ -1,0 +1,75 @@
+"""The container of one rank."""
+
+import pulumi
+import pulumi_docker as docker
+
+from components.node import Node
+from spec.release import GroupPlan, RankPlan, Release
+
+
+def rank_container(
+    name: str,
+    release: Release,
+    group: GroupPlan,
+    rank: RankPlan,
+    node: Node,
+    image: pulumi.Input[str],
+    depends_on: list[pulumi.Resource],
+    before_create: pulumi.ResourceHook,
+    parent: pulumi.Resource,
+) -> docker.Container:
+    """Declares the container.
+
+    Args:
+        name: logical name.
+        release: the whole deployment.
+        group: the rank's group.
+        rank: what the container is made from.
+        node: where it runs.
+        image: the image's reference, as an output of the group's generation: only a plain text input that forces
+            replacement makes the engine stop the whole old group first (shared/facts/engine.md 2.3).
+        depends_on: what must be there before.
+        before_create: removes what an interrupted `up` left under this name.
+        parent: the group.
+    """
+    labels = {
+        "gb10-serving.stack": release.stack,
+        "gb10-serving.group": group.name,
+        "gb10-serving.rank": str(rank.rank),
+        "gb10-serving.generation": group.hash,
+    }
+    return docker.Container(
+        name,
+        name=rank.container,
+        image=image,
+        entrypoints=[rank.command[0]],
+        command=list(rank.command[1:]),
+        envs=[f"{key}={value}" for key, value in sorted(rank.environment.items())],
+        labels=[docker.ContainerLabelArgs(label=key, value=value) for key, value in labels.items()],
+        mounts=[
+            docker.ContainerMountArgs(type="bind", source=mount.source, target=mount.target, read_only=True)
+            for mount in rank.mounts
+        ],
+        ulimits=[
+            docker.ContainerUlimitArgs(name="nofile", soft=rank.open_files, hard=rank.open_files),
+            docker.ContainerUlimitArgs(name="memlock", soft=rank.locked_memory_bytes, hard=rank.locked_memory_bytes),
+            docker.ContainerUlimitArgs(name="core", soft=0, hard=0),
+        ],
+        gpus="all" if rank.gpus else None,
+        network_mode="host",
+        ipc_mode="host",
+        init=True,
+        restart="no",
+        must_run=True,
+        wait=False,
+        log_driver="json-file",
+        log_opts={"max-size": "100m", "max-file": "3"},
+        destroy_grace_seconds=release.stop_grace_seconds,
+        opts=pulumi.ResourceOptions(
+            parent=parent,
+            provider=node.docker,
+            depends_on=depends_on,
+            delete_before_replace=True,
+            hooks=pulumi.ResourceHookBinding(before_create=[before_create]),
+        ),
+    )

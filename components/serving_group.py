@@ -1,0 +1,121 @@
+"""A group of ranks that serves one model together: preflight, claims, generation, ranks, readiness."""
+
+import pulumi
+import pulumi_command as command
+import pulumi_docker as docker
+
+from components.model_image import ModelImage
+from components.model_weights import ModelWeights
+from components.node import Node
+from components.preflight import preflight
+from components.rank_container import rank_container
+from components.task import task
+from spec.release import GroupPlan, RankPlan, Release
+
+
+class ServingGroup(pulumi.ComponentResource):
+    """One group, the unit of replacement.
+
+    Any change to any rank is another generation. The generation is the single root of the replacement: the engine then
+    deletes the head, the workers and the generation, and creates the generation, the workers and the head, in this
+    order. Preflights run before; claims stay. With a second such root the chains would run side by side and new ranks
+    could meet old ones (shared/facts/engine.md 2.2 and 2.3).
+
+    Attributes:
+        generation: the root; its output is the group's hash.
+        ranks: containers, the head first.
+        readiness: done once the group answered right.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        release: Release,
+        group: GroupPlan,
+        nodes: dict[str, Node],
+        image: ModelImage,
+        weights: ModelWeights,
+        before_rank_create: pulumi.ResourceHook,
+        opts: pulumi.ResourceOptions,
+    ) -> None:
+        """Declares everything that makes the group run and prove itself."""
+        super().__init__("gb10-serving:serving:ServingGroup", name, None, opts)
+        self._name, self._release, self._group, self._nodes = name, release, group, nodes
+        self._before_rank_create = before_rank_create
+
+        preflights: list[pulumi.Resource] = [
+            preflight(f"{name}-{rank.node}-preflight", release, group, rank, nodes[rank.node], image, weights, self)
+            for rank in group.ranks
+        ]
+        claims: list[pulumi.Resource] = [self._claim(rank, preflights) for rank in group.ranks]
+        self.generation = command.local.Command(
+            f"{name}-generation",
+            create=f"echo {group.hash}",
+            triggers=[group.hash],
+            add_previous_output_in_env=False,
+            opts=pulumi.ResourceOptions(parent=self, depends_on=claims, delete_before_replace=True),
+        )
+        workers = [self._rank(rank, claims) for rank in group.ranks[1:]]
+        head = self._rank(group.ranks[0], [*claims, *workers])
+        self.ranks = [head, *workers]
+        self.readiness = self._readiness()
+        self.endpoint = pulumi.Output.from_input(self.readiness.stdout).apply(
+            lambda _: f"http://{nodes[group.ranks[0].node].plan.connection.address}:{group.port}/v1"
+        )
+        self.register_outputs({"endpoint": self.endpoint})
+
+    def _claim(self, rank: RankPlan, preflights: list[pulumi.Resource]) -> command.local.Command:
+        return task(
+            f"{self._name}-{rank.node}-claim",
+            "claim",
+            {**self._nodes[rank.node].request, "stack": self._release.stack, "group": self._group.name},
+            parent=self,
+            depends_on=preflights,
+            delete_verb="release-claim",
+        )
+
+    def _rank(self, rank: RankPlan, depends_on: list[pulumi.Resource]) -> docker.Container:
+        reference = self._release.image.reference
+        return rank_container(
+            f"{self._name}-{rank.node}-rank{rank.rank}",
+            self._release,
+            self._group,
+            rank,
+            self._nodes[rank.node],
+            self.generation.stdout.apply(lambda _: reference),
+            depends_on,
+            self._before_rank_create,
+            self,
+        )
+
+    def _readiness(self) -> command.local.Command:
+        group, release = self._group, self._release
+        return task(
+            f"{self._name}-ready",
+            "ready",
+            {
+                "storage_folder": release.storage_folder,
+                "group": group.name,
+                "start_timeout_seconds": release.readiness.start_timeout_seconds,
+                "ranks": [
+                    {
+                        "rank": rank.rank,
+                        "node": rank.node,
+                        "container": rank.container,
+                        "interfaces": sorted(self._nodes[rank.node].plan.fabric),
+                        "connection": self._nodes[rank.node].request["connection"],
+                    }
+                    for rank in group.ranks
+                ],
+                "probe": {
+                    "port": group.port,
+                    "served_name": group.served_name,
+                    "probes": [probe.model_dump(mode="json") for probe in group.probes],
+                    "start_timeout_seconds": release.readiness.start_timeout_seconds,
+                    "answer_timeout_seconds": release.readiness.answer_timeout_seconds,
+                },
+            },
+            parent=self,
+            depends_on=list(self.ranks),
+            triggers=[rank.id for rank in self.ranks],
+        )

@@ -1,0 +1,1 @@
+"""The `fleet` command line: every verb besides preview and up."""

@@ -1,0 +1,171 @@
+"""Watches a group from its start to its first right answers, and fails within seconds when a rank has ended."""
+
+import json
+import queue
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+from ops.errors import OperationError
+from ops.remote import node_command, run_on_node
+from spec.connection import Connection
+
+_PROGRESS_SECONDS = 15
+_LEAST_RAIL_BYTES = 4096
+
+
+@dataclass
+class WatchedRank:
+    """One rank as its node last reported it.
+
+    Attributes:
+        name: for people, such as `rank 0 (head) on lab-1`.
+        first_rail_bytes: the rail's byte counter when the questions began.
+        silent_since: when the watch over ssh broke; none while it reports.
+    """
+
+    name: str
+    request: dict[str, Any]
+    connection: Connection
+    state: str = "unknown"
+    last_lines: list[str] = field(default_factory=list)
+    exit_code: int | None = None
+    rail_bytes: int = 0
+
+    def apply(self, report: dict[str, Any]) -> None:
+        """Takes over what the node says."""
+        self.state = report["state"]
+        self.exit_code = report["exit_code"]
+        self.last_lines = report["last_lines"] or self.last_lines
+        self.rail_bytes = report["rail_bytes"]
+
+
+def wait_until_ready(request: dict[str, Any]) -> dict[str, Any]:
+    """Returns once every rank runs, the head answered every probe right and the rails carried the traffic.
+
+    Args:
+        request: `storage_folder`, `group`, `ranks` (each `rank`, `node`, `container`, `interfaces`, `connection`),
+            `probe` (request of the head's probe), `start_timeout_seconds`.
+
+    Raises:
+        OperationError: a rank ended or cannot be watched, the head answered wrong or not in time, or nothing went over
+            the fabric.
+    """
+    ranks = [
+        WatchedRank(
+            f"rank {rank['rank']}{' (head)' if rank['rank'] == 0 else ''} on {rank['node']}",
+            rank,
+            Connection.model_validate(rank["connection"]),
+        )
+        for rank in request["ranks"]
+    ]
+    events: queue.Queue[tuple[WatchedRank | None, dict[str, Any] | Exception]] = queue.Queue()
+    watches = [_start_watch(rank, request, events) for rank in ranks]
+    threading.Thread(target=_probe, args=(ranks[0], request, events), daemon=True).start()
+    try:
+        return _follow(request, ranks, events)
+    finally:
+        for watch in watches:
+            watch.kill()
+            watch.wait()
+
+
+def _follow(
+    request: dict[str, Any],
+    ranks: list[WatchedRank],
+    events: "queue.Queue[tuple[WatchedRank | None, dict[str, Any] | Exception]]",
+) -> dict[str, Any]:
+    started = time.monotonic()
+    next_progress = started + _PROGRESS_SECONDS
+    before: dict[str, int] = {}
+    while True:
+        try:
+            rank, event = events.get(timeout=max(0.1, next_progress - time.monotonic()))
+        except queue.Empty:
+            _tell_progress(request["group"], ranks, time.monotonic() - started)
+            next_progress = time.monotonic() + _PROGRESS_SECONDS
+            continue
+        if isinstance(event, Exception):
+            raise _failure(request, ranks, event)
+        if rank is None:
+            _check_rails(ranks, before)
+            return {"answered": event["answered"], "group": request["group"]}
+        rank.apply(event)
+        before.setdefault(rank.name, rank.rail_bytes)
+        if rank.state != "running":
+            raise _ended(rank, ranks)
+
+
+def _start_watch(
+    rank: WatchedRank, request: dict[str, Any], events: "queue.Queue[tuple[WatchedRank | None, dict[str, Any] | Exception]]"
+) -> "subprocess.Popen[str]":
+    watch = subprocess.Popen(
+        node_command(
+            rank.connection, request["storage_folder"], "watch-rank", request["start_timeout_seconds"] + 60
+        ),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert watch.stdin and watch.stdout and watch.stderr
+    watch.stdin.write(json.dumps({"container": rank.request["container"], "interfaces": rank.request["interfaces"]}) + "\n")
+    watch.stdin.flush()
+    threading.Thread(target=_read_watch, args=(watch.stdout, watch.stderr, rank, events), daemon=True).start()
+    return watch
+
+
+def _read_watch(
+    reports: IO[str], errors: IO[str], rank: WatchedRank, events: "queue.Queue[tuple[WatchedRank | None, Any]]"
+) -> None:
+    for line in reports:
+        events.put((rank, json.loads(line)))
+    events.put((rank, OperationError(f"{rank.name} can no longer be watched: {errors.read().strip() or 'ssh ended'}")))
+
+
+def _probe(head: WatchedRank, request: dict[str, Any], events: "queue.Queue[tuple[WatchedRank | None, Any]]") -> None:
+    try:
+        seconds = request["start_timeout_seconds"] + 60
+        answer = run_on_node(
+            head.connection, request["storage_folder"], "probe", request["probe"], timeout_seconds=seconds
+        )
+    except OperationError as error:
+        events.put((None, error))
+    else:
+        events.put((None, answer))
+
+
+def _check_rails(ranks: list[WatchedRank], before: dict[str, int]) -> None:
+    for rank in ranks if len(ranks) > 1 else ():
+        moved = rank.rail_bytes - before.get(rank.name, rank.rail_bytes)
+        if moved < _LEAST_RAIL_BYTES:
+            raise OperationError(
+                f"the answers are right, but {rank.name} moved only {moved} bytes over {', '.join(rank.request['interfaces'])} "
+                "since it started: the ranks talk over another network. Compare the interface names in the cluster file "
+                "with `ip address` on the node"
+            )
+
+
+def _failure(request: dict[str, Any], ranks: list[WatchedRank], error: Exception) -> OperationError:
+    """Returns the error with the state of every rank and the head's last words, since the cause is often there."""
+    states = "\n".join(f"  {rank.name}: {rank.state}" for rank in ranks)
+    return OperationError(f"group {request['group']} is not ready: {error}\n{states}\n{_words_of(ranks[0])}")
+
+
+def _ended(rank: WatchedRank, ranks: list[WatchedRank]) -> OperationError:
+    what = f"ended with exit code {rank.exit_code}" if rank.state == "ended" else "has no container"
+    others = ", ".join(f"{other.name}: {other.state}" for other in ranks if other is not rank)
+    return OperationError(f"{rank.name} {what} before the group was ready ({others or 'it is alone'})\n{_words_of(rank)}")
+
+
+def _words_of(rank: WatchedRank) -> str:
+    return f"Last lines of {rank.name}:\n" + "\n".join(f"    {line}" for line in rank.last_lines)
+
+
+def _tell_progress(group: str, ranks: list[WatchedRank], seconds: float) -> None:
+    states = "; ".join(f"{rank.name} {rank.state}" for rank in ranks)
+    last = ranks[0].last_lines[-1][:120] if ranks[0].last_lines else "nothing said yet"
+    print(f"{group}: {seconds:.0f} s: {states}; head says: {last}", file=sys.stderr, flush=True)

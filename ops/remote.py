@@ -1,0 +1,176 @@
+"""Runs a verb of runtime/ on a node over ssh and says plainly why it did not work."""
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO, Any, cast
+
+from ops.errors import OperationError
+from ops.runtime_package import runtime_package
+from spec.connection import Connection
+
+_RUNTIME_IS_ABSENT = 91
+_SSH_FAILED = 255
+_TIMED_OUT = (124, 137)
+
+
+class NodeError(OperationError):
+    """Raised when a node could not be reached or its verb failed; names the node."""
+
+
+def run_on_node(
+    connection: Connection,
+    storage_folder: str,
+    verb: str,
+    request: dict[str, Any],
+    payload: Iterable[bytes] = (),
+    timeout_seconds: int = 120,
+) -> dict[str, Any]:
+    """Runs `verb` on the node with a JSON request and returns its JSON answer; its progress goes to our stderr.
+
+    The runtime is put on the node first where this version of it is not there yet.
+
+    Args:
+        connection: the node.
+        storage_folder: our folder on the node.
+        verb: a verb of runtime.node.
+        request: its request.
+        payload: bytes that follow the request.
+        timeout_seconds: after which the node itself ends the verb.
+
+    Raises:
+        NodeError: the node is unreachable, is not the pinned one, has no Python, timed out, or refused.
+    """
+    code, stdout, stderr = _attempt(connection, storage_folder, verb, request, payload, timeout_seconds)
+    if code == _RUNTIME_IS_ABSENT:
+        install_runtime(connection, storage_folder)
+        code, stdout, stderr = _attempt(connection, storage_folder, verb, request, payload, timeout_seconds)
+    if code:
+        raise NodeError(_explain(connection, verb, code, stderr, timeout_seconds))
+    return json.loads(stdout)
+
+
+def node_command(connection: Connection, storage_folder: str, verb: str, timeout_seconds: int) -> list[str]:
+    """Returns the argv that runs a verb of the installed runtime on the node."""
+    folder = _runtime_folder(storage_folder)
+    return ssh_command(
+        connection,
+        f"[ -d {folder} ] || exit {_RUNTIME_IS_ABSENT}; "
+        f"cd {folder} && exec timeout -k 5 {timeout_seconds} python3 -B -m runtime.node {verb}",
+    )
+
+
+def ssh_command(connection: Connection, remote: str) -> list[str]:
+    """Returns the argv that runs a shell text on the node."""
+    target = f"{connection.user}@{connection.address}"
+    return ["ssh", *connection.ssh_options(), "-p", str(connection.port), target, remote]
+
+
+def install_runtime(connection: Connection, storage_folder: str) -> None:
+    """Puts this checkout's runtime/ on the node, under the name of its content.
+
+    Raises:
+        NodeError: the node is unreachable or cannot take it.
+    """
+    folder = _runtime_folder(storage_folder)
+    text = (
+        f"set -e; t={folder}.$$; mkdir -p $t; trap 'rm -rf $t' EXIT; tar -x -f - -C $t; mv -T $t {folder} 2>/dev/null || [ -d {folder} ]"
+    )
+    result = subprocess.run(
+        ssh_command(connection, text), input=runtime_package().archive, capture_output=True, check=False
+    )
+    if result.returncode:
+        raise NodeError(
+            _explain(connection, "install-runtime", result.returncode, result.stderr.decode(errors="replace"), 0)
+        )
+
+
+def stream_to_node(connection: Connection, remote: str, source: Path, timeout_seconds: int) -> None:
+    """Runs a shell text on the node with a file of the controller as its standard input.
+
+    Raises:
+        NodeError: the node is unreachable or the text failed.
+    """
+    with source.open("rb") as file:
+        result = subprocess.run(
+            ssh_command(connection, f"timeout -k 5 {timeout_seconds} {remote}"),
+            stdin=file,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if result.returncode:
+        raise NodeError(_explain(connection, remote, result.returncode, result.stderr, timeout_seconds))
+
+
+def _runtime_folder(storage_folder: str) -> str:
+    return f"{storage_folder}/runtime/{runtime_package().hash[:32]}"
+
+
+def _attempt(
+    connection: Connection,
+    storage_folder: str,
+    verb: str,
+    request: dict[str, Any],
+    payload: Iterable[bytes],
+    timeout_seconds: int,
+) -> tuple[int, str, str]:
+    process = subprocess.Popen(
+        node_command(connection, storage_folder, verb, timeout_seconds),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    told: list[str] = []
+    teller = threading.Thread(target=_tell, args=(process.stderr, connection.node, told), daemon=True)
+    teller.start()
+    try:
+        stdin = cast(IO[bytes], process.stdin)
+        try:
+            stdin.write(json.dumps(request).encode() + b"\n")
+            for chunk in payload:
+                stdin.write(chunk)
+            stdin.close()
+        except BrokenPipeError:
+            # The verb ended early; its exit code and words say why.
+            stdin.close = lambda: None
+        stdout = cast(IO[bytes], process.stdout).read().decode()
+        process.wait()
+    finally:
+        process.kill()
+        process.wait()
+    teller.join()
+    return process.returncode, stdout, "\n".join(told)
+
+
+def _tell(stream: IO[bytes] | None, node: str, told: list[str]) -> None:
+    for raw in stream or ():
+        line = raw.decode(errors="replace").rstrip()
+        told.append(line)
+        print(f"{node}: {line}", file=sys.stderr, flush=True)
+
+
+def _explain(connection: Connection, verb: str, code: int, stderr: str, timeout_seconds: int) -> str:
+    where = f"{connection.node} ({connection.address})"
+    last = stderr.strip() or "it gave no reason"
+    if code == _SSH_FAILED and "host key" in last.lower():
+        return (
+            f"{where} does not show the host key that its cluster file pins, so it was not touched. If the node was "
+            f"reinstalled, put its new key (`ssh-keyscan -t ed25519 {connection.address}`) into the file. ssh said: {last}"
+        )
+    if code == _SSH_FAILED and "permission denied" in last.lower():
+        key = connection.identity_file or "the keys of the ssh agent"
+        return f"{where} does not accept {key} for user {connection.user}. ssh said: {last}"
+    if code == _SSH_FAILED:
+        return (
+            f"{where} does not answer ssh within {connection.connect_timeout_seconds} s. Is it on, and is the management "
+            f"network up? ssh said: {last}"
+        )
+    if code in _TIMED_OUT:
+        return f"{where} did not finish `{verb}` within {timeout_seconds} s. Its last words: {last}"
+    if code == 127:
+        return f"{where} lacks a program that every node needs (python3, tar, timeout): {last}"
+    return f"{where}: {last}"

@@ -1,0 +1,172 @@
+"""`python -m ops.tasks VERB`: what the stack's commands run on the controller, one JSON request on standard input.
+
+Standard output carries one stable line of JSON, which is the resource's output; progress and the one readable error go
+to standard error. Exit codes: 0 done, 1 not done and why, 2 no such verb.
+"""
+
+import json
+import sys
+import tarfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from ops.errors import OperationError
+from ops.readiness import wait_until_ready
+from ops.remote import run_on_node, stream_to_node
+from runtime.common.image_identity import image_identity
+from runtime.common.weights_manifest import manifest_hash, manifest_of
+from spec.connection import Connection
+
+_LONG_SECONDS = 4 * 3600
+
+
+def node_facts(request: dict[str, Any]) -> Any:
+    """Reaches the node, puts the runtime on it and returns what it is."""
+    return _on_node(request, "facts", {})
+
+
+def image(request: dict[str, Any]) -> Any:
+    """Brings the image to the node unless an image of the same content is there.
+
+    Args:
+        request: `connection`, `storage_folder`, `reference`, `archive` (a `docker save` file on the controller).
+    """
+    archive = Path(request["archive"]).expanduser()
+    if not archive.is_file():
+        raise OperationError(f"the image {request['reference']} is not on this controller: {archive} does not exist. {_lab_hint()}")
+    wanted = archive_identity(archive)
+    asked = {"reference": request["reference"]}
+    if _on_node(request, "image-identity", asked) != wanted:
+        _progress(request, f"sending {request['reference']}, {archive.stat().st_size >> 20} MiB")
+        stream_to_node(_connection(request), "docker load --quiet", archive, _LONG_SECONDS)
+        found = _on_node(request, "image-identity", asked)
+        if found != wanted:
+            raise OperationError(
+                f"{request['connection']['node']} loaded {request['reference']} and holds {found['identity']}, sent was "
+                f"{wanted['identity']}: its image store is damaged, look at `docker image inspect` there"
+            )
+    return wanted
+
+
+def archive_identity(archive: Path) -> dict[str, Any]:
+    """Returns identity and layers of the image in a `docker save` file."""
+    with tarfile.open(archive) as tar:
+        manifest = _read_member(tar, "manifest.json")
+        config = _read_member(tar, manifest[0]["Config"])
+    layers = config["rootfs"]["diff_ids"]
+    return {"identity": image_identity(layers, config.get("config") or {}, config["architecture"]), "layers": layers}
+
+
+def weights(request: dict[str, Any]) -> Any:
+    """Copies the weights to the node unless its receipt vouches for the same revision and content.
+
+    Args:
+        request: `connection`, `storage_folder`, `source` (folder on the controller), `folder`, `revision`.
+    """
+    source = Path(request["source"]).expanduser()
+    if not source.is_dir():
+        raise OperationError(f"the weights are not on this controller: {source} does not exist. {_lab_hint()}")
+    manifest = manifest_of(source)
+    wanted = {"complete": True, "manifest": manifest_hash(manifest), "why": None}
+    asked = {"folder": request["folder"], "revision": request["revision"]}
+    if _on_node(request, "weights-status", asked) != wanted:
+        _progress(request, f"sending {len(manifest)} files to {request['folder']}")
+        _on_node(
+            request, "weights-receive", {**asked, "manifest": manifest}, payload=_tar_stream(source), seconds=_LONG_SECONDS
+        )
+    return {"manifest": wanted["manifest"]}
+
+
+def preflight(request: dict[str, Any]) -> Any:
+    """Checks that the node can run its rank; the time of asking is added here, so that it is not part of the resource."""
+    return _on_node(request, "preflight", {**request["checks"], "controller_seconds": time.time()})
+
+
+def claim(request: dict[str, Any]) -> Any:
+    """Takes the node for a stack and group."""
+    return _on_node(request, "claim", _claim_request(request))
+
+
+def release_claim(request: dict[str, Any]) -> Any:
+    """Gives the node up."""
+    return _on_node(request, "release-claim", _claim_request(request))
+
+
+def ready(request: dict[str, Any]) -> Any:
+    """Waits until the group answered right, or says which rank ended with which words."""
+    return wait_until_ready(request)
+
+
+TASKS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "node-facts": node_facts,
+    "image": image,
+    "weights": weights,
+    "preflight": preflight,
+    "claim": claim,
+    "release-claim": release_claim,
+    "ready": ready,
+}
+
+
+def main() -> int:
+    """Runs the task named by the first argument and returns the exit code."""
+    task = TASKS.get(sys.argv[1]) if len(sys.argv) == 2 else None
+    if task is None:
+        print(f"usage: python -m ops.tasks {'|'.join(TASKS)}", file=sys.stderr)
+        return 2
+    try:
+        print(json.dumps(task(json.load(sys.stdin)), sort_keys=True))
+    except OperationError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+def _connection(request: dict[str, Any]) -> Connection:
+    return Connection.model_validate(request["connection"])
+
+
+def _on_node(
+    request: dict[str, Any], verb: str, asked: dict[str, Any], payload: Iterator[bytes] | tuple[()] = (), seconds: int = 120
+) -> dict[str, Any]:
+    return run_on_node(_connection(request), request["storage_folder"], verb, asked, payload, seconds)
+
+
+def _claim_request(request: dict[str, Any]) -> dict[str, Any]:
+    return {key: request[key] for key in ("storage_folder", "stack", "group")}
+
+
+def _progress(request: dict[str, Any], text: str) -> None:
+    print(f"{request['connection']['node']}: {text}", file=sys.stderr, flush=True)
+
+
+def _read_member(tar: tarfile.TarFile, name: str) -> Any:
+    member = tar.extractfile(name)
+    assert member is not None
+    return json.load(member)
+
+
+def _tar_stream(folder: Path) -> Iterator[bytes]:
+    """Yields the folder as a tar, without holding more than one chunk of a file in memory."""
+    chunk_bytes = 1 << 20
+    for path in sorted(folder.rglob("*")):
+        if not path.is_file():
+            continue
+        member = tarfile.TarInfo(path.relative_to(folder).as_posix())
+        member.size = path.stat().st_size
+        yield member.tobuf(format=tarfile.PAX_FORMAT)
+        with path.open("rb") as file:
+            while chunk := file.read(chunk_bytes):
+                yield chunk
+        yield bytes(-member.size % tarfile.BLOCKSIZE)
+    yield bytes(2 * tarfile.BLOCKSIZE)
+
+
+def _lab_hint() -> str:
+    return "For the virtual fabric `./fleet lab up` makes it"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""A node's claim: which stack it serves. On disk, so that it survives a reboot."""
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from runtime.node.errors import NodeTaskError
+from runtime.node.files import read_json, write_json
+
+
+def holder(storage_folder: str) -> dict[str, Any] | None:
+    """Returns who holds this node (`stack`, `group`, `since`), none when it is free."""
+    return read_json(_path(storage_folder))
+
+
+def take(request: dict[str, Any]) -> dict[str, Any]:
+    """Takes the node for `stack` and `group`; taking it again is no change.
+
+    Args:
+        request: `storage_folder`, `stack`, `group`.
+
+    Raises:
+        NodeTaskError: another stack holds it.
+    """
+    path = _path(request["storage_folder"])
+    claim = {
+        "stack": request["stack"],
+        "group": request["group"],
+        "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+    if not _create(path, claim):
+        refuse_other_stack(request["storage_folder"], request["stack"])
+        if (holder(request["storage_folder"]) or {}).get("group") != request["group"]:
+            write_json(path, claim)
+    return {"stack": request["stack"], "group": request["group"]}
+
+
+def release(request: dict[str, Any]) -> dict[str, Any]:
+    """Gives the node up if `stack` and `group` hold it; anybody else's claim stays."""
+    path = _path(request["storage_folder"])
+    found = holder(request["storage_folder"])
+    held = bool(found) and (found["stack"], found["group"]) == (request["stack"], request["group"])
+    if held:
+        path.unlink()
+    return {"released": held}
+
+
+def refuse_other_stack(storage_folder: str, stack: str) -> None:
+    """Raises NodeTaskError if a stack other than `stack` holds this node."""
+    found = holder(storage_folder)
+    if found and found["stack"] != stack:
+        raise NodeTaskError(
+            f"this node serves stack {found['stack']}, group {found['group']}, since {found['since']}: a node belongs to "
+            f"one deployment. Way out: `pulumi destroy --stack {found['stack']}` first, or choose other nodes"
+        )
+
+
+def _path(storage_folder: str) -> Path:
+    return Path(storage_folder) / "claim.json"
+
+
+def _create(path: Path, claim: dict[str, Any]) -> bool:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(claim, sort_keys=True))
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    finally:
+        temporary.unlink()
+    return True

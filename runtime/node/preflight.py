@@ -1,0 +1,76 @@
+"""May this node run its rank, once the group's old rank is gone? Looks at everything and changes nothing."""
+
+import sys
+from typing import Any
+
+from runtime.node import checks, claims, images, weights
+from runtime.node.docker import containers_labelled
+from runtime.node.errors import NodeTaskError
+from runtime.node.ranks import process_ids
+
+
+def preflight(request: dict[str, Any]) -> dict[str, Any]:
+    """Checks the node for one rank.
+
+    Args:
+        request: `stack`, `group`, `storage_folder`, `image` (`reference`, `identity`, `layers`), `weights` (`folder`,
+            `revision`, `manifest`), `mounts` (folders), `fabric` (address by interface), `ports`, `required_bytes`,
+            `shared_memory_bytes`, `open_files`, `controller_seconds`.
+
+    Raises:
+        NodeTaskError: listing everything that is wrong.
+    """
+    own = process_ids(containers_labelled(stack=request["stack"], group=request["group"]))
+    found = [
+        _claim(request),
+        _image(request["image"]),
+        _weights(request["weights"]),
+        checks.mount_sources(request["mounts"]),
+        *(checks.fabric_address(interface, address) for interface, address in request["fabric"].items()),
+        *(checks.port(number, own) for number in request["ports"]),
+        checks.memory(request["required_bytes"], own),
+        checks.shared_memory(request["shared_memory_bytes"]),
+        checks.open_files(request["open_files"]),
+        checks.disk(request["storage_folder"]),
+        checks.clock(request["controller_seconds"]),
+    ]
+    wrong = [text for text in found if text]
+    if wrong:
+        raise NodeTaskError("\n".join(wrong))
+    print("preflight passed", file=sys.stderr)
+    return {"passed": True}
+
+
+def _claim(request: dict[str, Any]) -> str | None:
+    try:
+        claims.refuse_other_stack(request["storage_folder"], request["stack"])
+    except NodeTaskError as error:
+        return f"claim: {error}"
+    return None
+
+
+def _image(expected: dict[str, Any]) -> str | None:
+    found = images.identity(expected["reference"])
+    if found["identity"] == expected["identity"]:
+        return None
+    if found["identity"] is None:
+        return f"image: {expected['reference']} is not on this node: `pulumi up` again brings it after `pulumi refresh`"
+    pairs = zip(expected["layers"], found["layers"], strict=False)
+    differing = next((f"layer {index} is {b}, built was {a}" for index, (a, b) in enumerate(pairs) if a != b), None)
+    reason = differing or (
+        "its configuration differs"
+        if len(expected["layers"]) == len(found["layers"])
+        else f"it has {len(found['layers'])} layers, built were {len(expected['layers'])}"
+    )
+    return (
+        f"image: {expected['reference']} on this node is not the one that was built: {reason}. Somebody retagged or rebuilt "
+        f"it here: `docker rmi {expected['reference']}` on this node, then `pulumi up --replace` its image resource"
+    )
+
+
+def _weights(expected: dict[str, Any]) -> str | None:
+    found = weights.status(expected)
+    if found["complete"] and found["manifest"] == expected["manifest"]:
+        return None
+    why = found["why"] or f"the manifest here is {found['manifest']}, the deployment's is {expected['manifest']}"
+    return f"weights: {expected['folder']} is not complete: {why}"

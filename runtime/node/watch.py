@@ -1,0 +1,57 @@
+"""Watches one rank's container from its node and tells the controller, line by line, until it ends."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from runtime.node.docker import docker, inspect
+
+_POLL_SECONDS = 0.5
+_HEARTBEAT_SECONDS = 2.0
+_LAST_LINES = 30
+
+
+def watch_rank(request: dict[str, Any]) -> dict[str, Any]:
+    """Writes one JSON line at each change and each two seconds; returns the last one when the rank has ended.
+
+    Writing to a controller that went away ends the watch.
+
+    Args:
+        request: `container`, `interfaces` (of the rails, whose byte counters are reported).
+
+    Returns:
+        `state` (`running`, `ended` or `absent`), `exit_code`, `last_lines`, `rail_bytes`.
+    """
+    told: dict[str, Any] = {}
+    told_at = 0.0
+    while True:
+        report = _report(request["container"], request["interfaces"])
+        if report["state"] != "running":
+            return report
+        if report["state"] != told.get("state") or time.monotonic() - told_at >= _HEARTBEAT_SECONDS:
+            print(json.dumps(report), flush=True)
+            told, told_at = report, time.monotonic()
+        time.sleep(_POLL_SECONDS)
+
+
+def _report(container: str, interfaces: list[str]) -> dict[str, Any]:
+    found = inspect("container", container)
+    running = bool(found and found["State"]["Running"] and not found["RestartCount"])
+    return {
+        "state": "running" if running else "ended" if found else "absent",
+        "exit_code": found["State"]["ExitCode"] if found else None,
+        "last_lines": _last_lines(container) if found else [],
+        "rail_bytes": sum(_interface_bytes(interface) for interface in interfaces),
+    }
+
+
+def _last_lines(container: str) -> list[str]:
+    result = docker("logs", "--tail", str(_LAST_LINES), container, check=False)
+    lines = [line[:300] for line in (result.stdout + result.stderr).splitlines() if line.strip()]
+    return lines[-_LAST_LINES:]
+
+
+def _interface_bytes(interface: str) -> int:
+    statistics = Path("/sys/class/net") / interface / "statistics"
+    return sum(int((statistics / name).read_text()) for name in ("rx_bytes", "tx_bytes"))

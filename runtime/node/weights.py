@@ -1,0 +1,123 @@
+"""Receives a folder of weights and vouches for it with a receipt."""
+
+import os
+import shutil
+import sys
+import tarfile
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO
+
+from runtime.common.weights_manifest import CHUNK_BYTES, manifest_hash, manifest_of
+from runtime.node.errors import NodeTaskError
+from runtime.node.files import read_json, sync_folder, write_json
+
+
+def status(request: dict[str, Any]) -> dict[str, Any]:
+    """Says whether the weights of `revision` are complete here, by receipt and stat, without reading them.
+
+    Args:
+        request: `folder`, `revision`.
+
+    Returns:
+        `complete`, the `manifest` hash that the receipt names, and `why` when incomplete.
+    """
+    folder = Path(request["folder"])
+    receipt = read_json(_receipt_path(folder))
+    if receipt is None:
+        return {"complete": False, "manifest": None, "why": "there is no receipt"}
+    if receipt["revision"] != request["revision"]:
+        return {"complete": False, "manifest": None, "why": f"the receipt is for revision {receipt['revision']}"}
+    for entry in receipt["files"]:
+        why = _difference(folder / entry["path"], entry)
+        if why:
+            return {"complete": False, "manifest": receipt["manifest"], "why": why}
+    return {"complete": True, "manifest": receipt["manifest"], "why": None}
+
+
+def receive(request: dict[str, Any], payload: BinaryIO) -> dict[str, Any]:
+    """Unpacks a tar stream into a temporary folder, checks every hash and only then puts it in place.
+
+    Args:
+        request: `folder`, `revision`, `manifest` (path, size and sha256 of each file).
+        payload: the tar stream.
+
+    Raises:
+        NodeTaskError: too little disk, an entry outside the folder, or content that differs from the manifest.
+    """
+    folder = Path(request["folder"])
+    manifest = request["manifest"]
+    incoming = folder.with_name(f".{folder.name}.incoming")
+    shutil.rmtree(incoming, ignore_errors=True)
+    incoming.mkdir(parents=True)
+    try:
+        _check_disk(incoming, sum(entry["size"] for entry in manifest))
+        _unpack(payload, incoming)
+        _check_content(incoming, manifest)
+        shutil.rmtree(folder, ignore_errors=True)
+        incoming.rename(folder)
+    except BaseException:
+        shutil.rmtree(incoming, ignore_errors=True)
+        raise
+    sync_folder(folder.parent)
+    write_json(_receipt_path(folder), _receipt(request["revision"], folder, manifest))
+    return {"complete": True, "manifest": manifest_hash(manifest), "why": None}
+
+
+def _receipt_path(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.receipt.json")
+
+
+def _receipt(revision: str, folder: Path, manifest: list[dict[str, Any]]) -> dict[str, Any]:
+    files = [{**entry, "modified_ns": (folder / entry["path"]).stat().st_mtime_ns} for entry in manifest]
+    return {"revision": revision, "manifest": manifest_hash(manifest), "files": files}
+
+
+def _difference(path: Path, entry: dict[str, Any]) -> str | None:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return f"{path} is not there"
+    if found.st_size != entry["size"]:
+        return f"{path} has {found.st_size} bytes, the receipt says {entry['size']}"
+    if found.st_mtime_ns != entry["modified_ns"]:
+        return f"{path} was changed after the receipt was written"
+    return None
+
+
+def _check_disk(folder: Path, needed_bytes: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < needed_bytes:
+        raise NodeTaskError(
+            f"{folder.parent} has {free} bytes free and the weights need {needed_bytes}: free {needed_bytes - free} bytes there"
+        )
+
+
+def _unpack(payload: BinaryIO, folder: Path) -> None:
+    with tarfile.open(fileobj=payload, mode="r|") as archive:
+        for member in archive:
+            name = PurePosixPath(member.name)
+            if name.is_absolute() or ".." in name.parts or not (member.isdir() or member.isfile()):
+                raise NodeTaskError(f"the stream holds {member.name!r}, which is no plain file inside the folder; nothing was kept")
+            target = folder / name
+            if member.isdir():
+                target.mkdir(parents=True, exist_ok=True)
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            source = archive.extractfile(member)
+            assert source is not None
+            with target.open("wb") as file:
+                shutil.copyfileobj(source, file, CHUNK_BYTES)
+                file.flush()
+                os.fsync(file.fileno())
+            print(f"received {name} ({member.size} bytes)", file=sys.stderr)
+
+
+def _check_content(folder: Path, manifest: list[dict[str, Any]]) -> None:
+    expected = {entry["path"]: entry for entry in manifest}
+    found = {str(entry["path"]): entry for entry in manifest_of(folder)}
+    for path in sorted(expected.keys() | found.keys()):
+        if expected.get(path) != found.get(path):
+            raise NodeTaskError(
+                f"{path} did not arrive as it was sent: expected {expected.get(path)}, got {found.get(path)}; "
+                "nothing was kept, run `pulumi up` again"
+            )

@@ -1,0 +1,141 @@
+"""The dependency graph of a deployment: what exists, what waits for what, what is replaced with what."""
+
+import json
+from typing import Any
+
+import pulumi
+
+from tests.graph.conftest import Graph, RunProgram
+
+HEAD = "main-lab-1-rank0"
+WORKER = "main-lab-2-rank1"
+
+
+def run_lab(run_program: RunProgram, config: dict[str, Any], preview: bool) -> Graph:
+    return run_program("lab", config, preview)
+
+
+def test_every_logical_name_is_unique(run_program: RunProgram, lab_config: dict[str, Any], preview: bool) -> None:
+    assert run_lab(run_program, lab_config, preview).duplicates == []
+
+
+def test_a_rank_runs_through_the_provider_of_its_node(
+    run_program: RunProgram, lab_config: dict[str, Any], preview: bool
+) -> None:
+    graph = run_lab(run_program, lab_config, preview)
+    ranks = graph.of_type("container:Container")
+    assert {name: rank.provider for name, rank in ranks.items()} == {HEAD: "lab-1-docker", WORKER: "lab-2-docker"}
+    provider = graph.resources["lab-2-docker"].inputs
+    assert provider["host"] == "ssh://root@198.51.100.12:22"
+    assert any("KnownHostsCommand=/bin/echo %H ssh-ed25519" in word for word in json.loads(provider["sshOpts"]))
+
+
+def test_nothing_starts_before_every_preflight_and_claim(
+    run_program: RunProgram, lab_config: dict[str, Any], preview: bool
+) -> None:
+    graph = run_lab(run_program, lab_config, preview)
+    before_claims = {f"main-{node}-preflight" for node in ("lab-1", "lab-2")}
+    claims = {f"main-{node}-claim" for node in ("lab-1", "lab-2")}
+    for claim in claims:
+        assert before_claims <= graph.all_dependencies(claim)
+    assert graph.resources["main-generation"].dependencies == claims
+    for rank in (HEAD, WORKER):
+        assert claims | before_claims | {"main-generation"} <= graph.all_dependencies(rank)
+
+
+def test_the_head_waits_for_the_workers_and_readiness_for_all(
+    run_program: RunProgram, lab_config: dict[str, Any], preview: bool
+) -> None:
+    graph = run_lab(run_program, lab_config, preview)
+    assert WORKER in graph.resources[HEAD].dependencies
+    assert HEAD not in graph.all_dependencies(WORKER)
+    assert {HEAD, WORKER} <= graph.resources["main-ready"].dependencies
+    assert {HEAD, WORKER} <= graph.resources["main-ready"].property_dependencies["triggers"]
+
+
+def test_a_rank_takes_its_image_from_the_generation(
+    run_program: RunProgram, lab_config: dict[str, Any], preview: bool
+) -> None:
+    """A plain text input from one delete-before-replace root is what makes the whole group stop first."""
+    graph = run_lab(run_program, lab_config, preview)
+    generation = graph.resources["main-generation"]
+    assert generation.delete_before_replace
+    assert generation.replace_on_changes == ["triggers[*]"]
+    for rank in (HEAD, WORKER):
+        assert graph.resources[rank].property_dependencies["image"] == {"main-generation"}
+        assert graph.resources[rank].delete_before_replace
+        assert graph.resources[rank].before_create_hooks == ["remove-leftover-rank"]
+    roots = [name for name, found in graph.resources.items() if found.delete_before_replace and name not in (HEAD, WORKER)]
+    assert roots == ["main-generation"]
+
+
+def test_in_a_preview_the_image_of_a_new_rank_is_unknown(run_program: RunProgram, lab_config: dict[str, Any]) -> None:
+    assert isinstance(run_lab(run_program, lab_config, True).resources[HEAD].inputs["image"], pulumi.output.Unknown)
+    image = run_lab(run_program, lab_config, False).resources[HEAD].inputs["image"]
+    assert image.startswith("gb10-serving/lab:")
+
+
+def test_claims_do_not_depend_on_what_the_group_runs(run_program: RunProgram, lab_config: dict[str, Any]) -> None:
+    """A claim that changed with the hash would be exchanged while old ranks still run."""
+    first = run_lab(run_program, lab_config, False)
+    lab_config["engine"]["max_model_len"] += 1
+    second = run_lab(run_program, lab_config, False)
+    claims = [name for name in first.resources if name.endswith("-claim")]
+    assert len(claims) == 2
+    for claim in claims:
+        assert first.resources[claim].inputs == second.resources[claim].inputs
+    assert first.resources["main-generation"].inputs != second.resources["main-generation"].inputs
+    for node in ("lab-1", "lab-2"):
+        name = f"main-{node}-preflight"
+        assert first.resources[name].inputs["stdin"] != second.resources[name].inputs["stdin"]
+
+
+def test_the_preflight_judges_the_image_and_weights_that_were_sent(
+    run_program: RunProgram, lab_config: dict[str, Any]
+) -> None:
+    graph = run_lab(run_program, lab_config, False)
+    checks = json.loads(graph.resources["main-lab-2-preflight"].inputs["stdin"])["checks"]
+    assert checks["image"]["identity"] == "sha256:1"
+    assert checks["image"]["layers"] == ["sha256:a"]
+    assert checks["weights"]["manifest"] == "m"
+    assert checks["ports"] == []
+    head = json.loads(graph.resources["main-lab-1-preflight"].inputs["stdin"])["checks"]
+    assert head["ports"] == [8000, 29500]
+
+
+def test_a_rank_is_set_up_so_that_the_provider_sees_no_false_change(
+    run_program: RunProgram, lab_config: dict[str, Any], preview: bool
+) -> None:
+    worker = run_lab(run_program, lab_config, preview).resources[WORKER].inputs
+    assert worker["networkMode"] == "host"
+    assert worker["ipcMode"] == "host"
+    assert worker["destroyGraceSeconds"] == 30
+    assert worker["mustRun"] is True
+    assert "wait" not in worker or worker["wait"] is False
+    assert {limit["name"]: limit["hard"] for limit in worker["ulimits"]} == {"nofile": 20000, "memlock": 8388608, "core": 0}
+    assert "gpus" not in worker
+    assert "--headless" in worker["command"]
+
+
+def test_one_node_needs_no_rendezvous(run_program: RunProgram, lab_config: dict[str, Any], preview: bool) -> None:
+    lab_config["groups"] = {"main": ["lab-1"]}
+    graph = run_program("lab-tp1", lab_config, preview)
+    assert list(graph.of_type("container:Container")) == [HEAD]
+    assert "--nnodes" not in graph.resources[HEAD].inputs["command"]
+
+
+def test_two_groups_share_nodes_image_and_weights_but_no_root(
+    run_program: RunProgram, lab_config: dict[str, Any], preview: bool
+) -> None:
+    lab_config["groups"] = {"a": ["lab-1", "lab-2"], "b": ["lab-3", "lab-4"]}
+    graph = run_program("lab-pool", lab_config, preview)
+    assert "b-generation" not in graph.all_dependencies("a-lab-1-rank0")
+    assert "a-generation" not in graph.all_dependencies("b-lab-3-rank0")
+    assert len(graph.of_type("providers:docker")) == 4
+
+
+def test_nothing_holds_an_output_turned_into_text(
+    run_program: RunProgram, lab_config: dict[str, Any], preview: bool
+) -> None:
+    graph = run_lab(run_program, lab_config, preview)
+    assert "Calling __str__" not in repr(graph.resources)
