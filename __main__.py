@@ -5,16 +5,18 @@ from pathlib import Path
 import pulumi
 
 from components.deployment import Deployment
+from ops.interrupts import end_quietly_when_interrupted
 from ops.leftovers import leftover_hook
 from spec.catalog import Catalog
 from spec.errors import SpecificationError
 from spec.plan import plan_release
 
-PROJECT = Path(__file__).resolve().parent
+PROJECT = Path(__file__).absolute().parent
 
 
 def main() -> None:
     """Declares the deployment of the selected stack."""
+    end_quietly_when_interrupted()
     try:
         release = plan_release(
             pulumi.get_stack(), pulumi.Config().get_object("deployment"), Catalog(PROJECT / "catalog")

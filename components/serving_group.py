@@ -96,7 +96,6 @@ class ServingGroup(pulumi.ComponentResource):
             {
                 "storage_folder": release.storage_folder,
                 "group": group.name,
-                "start_timeout_seconds": release.readiness.start_timeout_seconds,
                 "ranks": [
                     {
                         "rank": rank.rank,

@@ -1,1 +1,5 @@
-print("hi")
+"""`python -m ops`: the fleet command line."""
+
+from ops.cli import run
+
+run()

@@ -23,24 +23,31 @@ class WatchedRank:
 
     Attributes:
         name: for people, such as `rank 0 (head) on lab-1`.
-        first_rail_bytes: the rail's byte counter when the questions began.
-        silent_since: when the watch over ssh broke; none while it reports.
+        plan: `rank`, `node`, `container`, `interfaces` of the request.
+        connection: how to reach its node.
+        state: `unknown` until the first report, then `running`, `ended` or `absent`.
+        rail_bytes_before: the rails' byte counter at the first report.
     """
 
     name: str
-    request: dict[str, Any]
+    plan: dict[str, Any]
     connection: Connection
     state: str = "unknown"
     last_lines: list[str] = field(default_factory=list)
     exit_code: int | None = None
-    rail_bytes: int = 0
+    rail_bytes_before: int | None = None
 
     def apply(self, report: dict[str, Any]) -> None:
         """Takes over what the node says."""
         self.state = report["state"]
         self.exit_code = report["exit_code"]
         self.last_lines = report["last_lines"] or self.last_lines
-        self.rail_bytes = report["rail_bytes"]
+        if self.rail_bytes_before is None:
+            self.rail_bytes_before = report["rail_bytes"]
+
+
+Event = tuple[WatchedRank | None, dict[str, Any] | OperationError]
+"""What a watch (a rank) or the probe (none) has to say."""
 
 
 def wait_until_ready(request: dict[str, Any]) -> dict[str, Any]:
@@ -54,17 +61,9 @@ def wait_until_ready(request: dict[str, Any]) -> dict[str, Any]:
         OperationError: a rank ended or cannot be watched, the head answered wrong or not in time, or nothing went over
             the fabric.
     """
-    ranks = [
-        WatchedRank(
-            f"rank {rank['rank']}{' (head)' if rank['rank'] == 0 else ''} on {rank['node']}",
-            rank,
-            Connection.model_validate(rank["connection"]),
-        )
-        for rank in request["ranks"]
-    ]
-    events: queue.Queue[tuple[WatchedRank | None, dict[str, Any] | Exception]] = queue.Queue()
+    ranks = [_watched(plan) for plan in request["ranks"]]
+    events: queue.Queue[Event] = queue.Queue()
     watches = [_start_watch(rank, request, events) for rank in ranks]
-    threading.Thread(target=_probe, args=(ranks[0], request, events), daemon=True).start()
     try:
         return _follow(request, ranks, events)
     finally:
@@ -73,14 +72,15 @@ def wait_until_ready(request: dict[str, Any]) -> dict[str, Any]:
             watch.wait()
 
 
-def _follow(
-    request: dict[str, Any],
-    ranks: list[WatchedRank],
-    events: "queue.Queue[tuple[WatchedRank | None, dict[str, Any] | Exception]]",
-) -> dict[str, Any]:
+def _watched(plan: dict[str, Any]) -> WatchedRank:
+    role = " (head)" if plan["rank"] == 0 else ""
+    return WatchedRank(f"rank {plan['rank']}{role} on {plan['node']}", plan, Connection.model_validate(plan["connection"]))
+
+
+def _follow(request: dict[str, Any], ranks: list[WatchedRank], events: "queue.Queue[Event]") -> dict[str, Any]:
     started = time.monotonic()
     next_progress = started + _PROGRESS_SECONDS
-    before: dict[str, int] = {}
+    probing = False
     while True:
         try:
             rank, event = events.get(timeout=max(0.1, next_progress - time.monotonic()))
@@ -88,47 +88,49 @@ def _follow(
             _tell_progress(request["group"], ranks, time.monotonic() - started)
             next_progress = time.monotonic() + _PROGRESS_SECONDS
             continue
-        if isinstance(event, Exception):
-            raise _failure(request, ranks, event)
+        if isinstance(event, OperationError):
+            raise _failure(request["group"], ranks, event)
         if rank is None:
-            _check_rails(ranks, before)
+            _check_rails(request, ranks)
             return {"answered": event["answered"], "group": request["group"]}
         rank.apply(event)
-        before.setdefault(rank.name, rank.rail_bytes)
         if rank.state != "running":
             raise _ended(rank, ranks)
+        if not probing and all(other.state == "running" for other in ranks):
+            probing = True
+            threading.Thread(target=_probe, args=(ranks[0], request, events), daemon=True).start()
 
 
 def _start_watch(
-    rank: WatchedRank, request: dict[str, Any], events: "queue.Queue[tuple[WatchedRank | None, dict[str, Any] | Exception]]"
+    rank: WatchedRank, request: dict[str, Any], events: "queue.Queue[Event]"
 ) -> "subprocess.Popen[str]":
+    seconds = request["probe"]["start_timeout_seconds"] + 600
     watch = subprocess.Popen(
-        node_command(
-            rank.connection, request["storage_folder"], "watch-rank", request["start_timeout_seconds"] + 60
-        ),
+        node_command(rank.connection, request["storage_folder"], "watch-rank", seconds),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert watch.stdin and watch.stdout and watch.stderr
-    watch.stdin.write(json.dumps({"container": rank.request["container"], "interfaces": rank.request["interfaces"]}) + "\n")
+    assert watch.stdin
+    assert watch.stdout
+    assert watch.stderr
+    asked = {key: rank.plan[key] for key in ("container", "interfaces")}
+    watch.stdin.write(json.dumps(asked) + "\n")
     watch.stdin.flush()
     threading.Thread(target=_read_watch, args=(watch.stdout, watch.stderr, rank, events), daemon=True).start()
     return watch
 
 
-def _read_watch(
-    reports: IO[str], errors: IO[str], rank: WatchedRank, events: "queue.Queue[tuple[WatchedRank | None, Any]]"
-) -> None:
+def _read_watch(reports: IO[str], errors: IO[str], rank: WatchedRank, events: "queue.Queue[Event]") -> None:
     for line in reports:
         events.put((rank, json.loads(line)))
     events.put((rank, OperationError(f"{rank.name} can no longer be watched: {errors.read().strip() or 'ssh ended'}")))
 
 
-def _probe(head: WatchedRank, request: dict[str, Any], events: "queue.Queue[tuple[WatchedRank | None, Any]]") -> None:
+def _probe(head: WatchedRank, request: dict[str, Any], events: "queue.Queue[Event]") -> None:
+    seconds = request["probe"]["start_timeout_seconds"] + 600
     try:
-        seconds = request["start_timeout_seconds"] + 60
         answer = run_on_node(
             head.connection, request["storage_folder"], "probe", request["probe"], timeout_seconds=seconds
         )
@@ -138,27 +140,32 @@ def _probe(head: WatchedRank, request: dict[str, Any], events: "queue.Queue[tupl
         events.put((None, answer))
 
 
-def _check_rails(ranks: list[WatchedRank], before: dict[str, int]) -> None:
+def _check_rails(request: dict[str, Any], ranks: list[WatchedRank]) -> None:
+    """Tensor parallel ranks that answered must have talked over the rails; a single rank has nobody to talk to."""
     for rank in ranks if len(ranks) > 1 else ():
-        moved = rank.rail_bytes - before.get(rank.name, rank.rail_bytes)
+        interfaces = {"interfaces": rank.plan["interfaces"]}
+        now = run_on_node(rank.connection, request["storage_folder"], "rail-bytes", interfaces)
+        moved = now - (rank.rail_bytes_before or 0)
         if moved < _LEAST_RAIL_BYTES:
             raise OperationError(
-                f"the answers are right, but {rank.name} moved only {moved} bytes over {', '.join(rank.request['interfaces'])} "
-                "since it started: the ranks talk over another network. Compare the interface names in the cluster file "
-                "with `ip address` on the node"
+                f"the answers are right, but {rank.name} moved only {moved} bytes over "
+                f"{', '.join(rank.plan['interfaces'])} meanwhile: the ranks talk over another network. Compare the "
+                "interface names in the cluster file with `ip address` on the node"
             )
 
 
-def _failure(request: dict[str, Any], ranks: list[WatchedRank], error: Exception) -> OperationError:
+def _failure(group: str, ranks: list[WatchedRank], error: OperationError) -> OperationError:
     """Returns the error with the state of every rank and the head's last words, since the cause is often there."""
     states = "\n".join(f"  {rank.name}: {rank.state}" for rank in ranks)
-    return OperationError(f"group {request['group']} is not ready: {error}\n{states}\n{_words_of(ranks[0])}")
+    return OperationError(f"group {group} is not ready: {error}\n{states}\n{_words_of(ranks[0])}")
 
 
 def _ended(rank: WatchedRank, ranks: list[WatchedRank]) -> OperationError:
     what = f"ended with exit code {rank.exit_code}" if rank.state == "ended" else "has no container"
     others = ", ".join(f"{other.name}: {other.state}" for other in ranks if other is not rank)
-    return OperationError(f"{rank.name} {what} before the group was ready ({others or 'it is alone'})\n{_words_of(rank)}")
+    return OperationError(
+        f"{rank.name} {what} before the group was ready ({others or 'it is alone'})\n{_words_of(rank)}"
+    )
 
 
 def _words_of(rank: WatchedRank) -> str:

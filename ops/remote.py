@@ -10,6 +10,7 @@ from typing import IO, Any, cast
 
 from ops.errors import OperationError
 from ops.runtime_package import runtime_package
+from runtime.node.progress import PREFIX
 from spec.connection import Connection
 
 _RUNTIME_IS_ABSENT = 91
@@ -28,7 +29,7 @@ def run_on_node(
     request: dict[str, Any],
     payload: Iterable[bytes] = (),
     timeout_seconds: int = 120,
-) -> dict[str, Any]:
+) -> Any:
     """Runs `verb` on the node with a JSON request and returns its JSON answer; its progress goes to our stderr.
 
     The runtime is put on the node first where this version of it is not there yet.
@@ -76,9 +77,7 @@ def install_runtime(connection: Connection, storage_folder: str) -> None:
         NodeError: the node is unreachable or cannot take it.
     """
     folder = _runtime_folder(storage_folder)
-    text = (
-        f"set -e; t={folder}.$$; mkdir -p $t; trap 'rm -rf $t' EXIT; tar -x -f - -C $t; mv -T $t {folder} 2>/dev/null || [ -d {folder} ]"
-    )
+    text = f"set -e; t={folder}.$$; mkdir -p $t; trap 'rm -rf $t' EXIT; tar -x -f - -C $t; mv -T $t {folder} 2>/dev/null || [ -d {folder} ]"
     result = subprocess.run(
         ssh_command(connection, text), input=runtime_package().archive, capture_output=True, check=False
     )
@@ -124,9 +123,9 @@ def _attempt(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    told: list[str] = []
-    teller = threading.Thread(target=_tell, args=(process.stderr, connection.node, told), daemon=True)
-    teller.start()
+    errors: list[str] = []
+    listener = threading.Thread(target=_sort_words, args=(process.stderr, connection.node, errors), daemon=True)
+    listener.start()
     try:
         stdin = cast(IO[bytes], process.stdin)
         try:
@@ -142,15 +141,18 @@ def _attempt(
     finally:
         process.kill()
         process.wait()
-    teller.join()
-    return process.returncode, stdout, "\n".join(told)
+    listener.join()
+    return process.returncode, stdout, "\n".join(errors)
 
 
-def _tell(stream: IO[bytes] | None, node: str, told: list[str]) -> None:
+def _sort_words(stream: IO[bytes] | None, node: str, errors: list[str]) -> None:
+    """Shows progress as it comes and keeps the rest, which explains a failure."""
     for raw in stream or ():
         line = raw.decode(errors="replace").rstrip()
-        told.append(line)
-        print(f"{node}: {line}", file=sys.stderr, flush=True)
+        if line.startswith(PREFIX):
+            print(f"{node}: {line.removeprefix(PREFIX)}", file=sys.stderr, flush=True)
+        else:
+            errors.append(line)
 
 
 def _explain(connection: Connection, verb: str, code: int, stderr: str, timeout_seconds: int) -> str:
@@ -170,7 +172,7 @@ def _explain(connection: Connection, verb: str, code: int, stderr: str, timeout_
             f"network up? ssh said: {last}"
         )
     if code in _TIMED_OUT:
-        return f"{where} did not finish `{verb}` within {timeout_seconds} s. Its last words: {last}"
+        return f"{where} did not finish `{verb}` within {timeout_seconds} s: {last}"
     if code == 127:
         return f"{where} lacks a program that every node needs (python3, tar, timeout): {last}"
     return f"{where}: {last}"

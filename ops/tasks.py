@@ -35,7 +35,9 @@ def image(request: dict[str, Any]) -> Any:
     """
     archive = Path(request["archive"]).expanduser()
     if not archive.is_file():
-        raise OperationError(f"the image {request['reference']} is not on this controller: {archive} does not exist. {_lab_hint()}")
+        raise OperationError(
+            f"the image {request['reference']} is not on this controller: {archive} does not exist. {_lab_hint()}"
+        )
     wanted = archive_identity(archive)
     asked = {"reference": request["reference"]}
     if _on_node(request, "image-identity", asked) != wanted:
@@ -74,7 +76,11 @@ def weights(request: dict[str, Any]) -> Any:
     if _on_node(request, "weights-status", asked) != wanted:
         _progress(request, f"sending {len(manifest)} files to {request['folder']}")
         _on_node(
-            request, "weights-receive", {**asked, "manifest": manifest}, payload=_tar_stream(source), seconds=_LONG_SECONDS
+            request,
+            "weights-receive",
+            {**asked, "manifest": manifest},
+            payload=tar_stream(source),
+            seconds=_LONG_SECONDS,
         )
     return {"manifest": wanted["manifest"]}
 
@@ -129,7 +135,11 @@ def _connection(request: dict[str, Any]) -> Connection:
 
 
 def _on_node(
-    request: dict[str, Any], verb: str, asked: dict[str, Any], payload: Iterator[bytes] | tuple[()] = (), seconds: int = 120
+    request: dict[str, Any],
+    verb: str,
+    asked: dict[str, Any],
+    payload: Iterator[bytes] | tuple[()] = (),
+    seconds: int = 120,
 ) -> dict[str, Any]:
     return run_on_node(_connection(request), request["storage_folder"], verb, asked, payload, seconds)
 
@@ -148,7 +158,7 @@ def _read_member(tar: tarfile.TarFile, name: str) -> Any:
     return json.load(member)
 
 
-def _tar_stream(folder: Path) -> Iterator[bytes]:
+def tar_stream(folder: Path) -> Iterator[bytes]:
     """Yields the folder as a tar, without holding more than one chunk of a file in memory."""
     chunk_bytes = 1 << 20
     for path in sorted(folder.rglob("*")):

@@ -25,7 +25,9 @@ class _StrictLoader(yaml.SafeLoader):
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
             if key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice", key_node.start_mark)
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key!r} stands twice", key_node.start_mark
+                )
             seen.add(key)
         return super().construct_mapping(node, deep)
 
@@ -44,7 +46,9 @@ def read_yaml(path: Path, shown: str) -> Any:
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
-        raise SpecificationError(Problem(shown, "(whole file)", None, "the file does not exist", f"create {shown}")) from None
+        raise SpecificationError(
+            Problem(shown, "(whole file)", None, "the file does not exist", f"create {shown}")
+        ) from None
     if raw.startswith(b"\xef\xbb\xbf"):
         raise _unreadable(shown, "the file starts with a byte-order mark", "save it as UTF-8 without BOM")
     if b"\r" in raw:
@@ -92,7 +96,13 @@ class Catalog:
         if not path.is_file():
             known = ", ".join(sorted(file.stem for file in path.parent.glob("*.yaml"))) or "none"
             raise SpecificationError(
-                Problem(shown, "(whole file)", name, f"the catalogue has no such entry in {kind}", f"use one of: {known}; or add {shown}")
+                Problem(
+                    shown,
+                    "(whole file)",
+                    name,
+                    f"the catalogue has no such entry in {kind}",
+                    f"use one of: {known}; or add {shown}",
+                )
             )
         return parse(entry, read_yaml(path, shown), shown)
 
@@ -120,6 +130,12 @@ def read_stack(project: Path, stack: str) -> Any:
     config = content.get("config") or {}
     if STACK_KEY not in config:
         raise SpecificationError(
-            Problem(shown, f"config/{STACK_KEY}", None, "a stack file describes its deployment under this key", f"add the key to {shown}, as in Pulumi.lab.yaml")
+            Problem(
+                shown,
+                f"config/{STACK_KEY}",
+                None,
+                "a stack file describes its deployment under this key",
+                f"add the key to {shown}, as in Pulumi.lab.yaml",
+            )
         )
     return config[STACK_KEY]

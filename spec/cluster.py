@@ -126,7 +126,9 @@ class Cluster(Strict):
         for name, node in self.nodes.items():
             for address in (node.management_address, *(rail.address for rail in node.rails)):
                 if seen.setdefault(address, name) != name:
-                    raise ValueError(f"nodes {seen[address]} and {name} both have the address {address}; each needs its own")
+                    raise ValueError(
+                        f"nodes {seen[address]} and {name} both have the address {address}; each needs its own"
+                    )
         return self
 
 

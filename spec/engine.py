@@ -41,13 +41,17 @@ class Engine(Strict):
             if name in cls.model_fields:
                 raise ValueError(f"{name} has a key of its own: write it beside `other`, not in it")
             if name.replace("_", "-") in SYSTEM_FLAGS:
-                raise ValueError(f"--{name.replace('_', '-')} belongs to the system: it follows from nodes, ranks and ports")
+                raise ValueError(
+                    f"--{name.replace('_', '-')} belongs to the system: it follows from nodes, ranks and ports"
+                )
         return other
 
     def arguments(self) -> tuple[str, ...]:
         """Returns the chosen arguments as argv words, typed ones first, each group in a fixed order."""
         typed: dict[str, Any] = {name: getattr(self, name) for name in type(self).model_fields if name != "other"}
-        return tuple(word for name, value in (*typed.items(), *sorted(self.other.items())) for word in _words(name, value))
+        return tuple(
+            word for name, value in (*typed.items(), *sorted(self.other.items())) for word in _words(name, value)
+        )
 
 
 def _words(name: str, value: Any) -> tuple[str, ...]:

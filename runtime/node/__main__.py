@@ -19,10 +19,12 @@ VERBS: dict[str, Verb] = {
     "weights-status": lambda request, payload: weights.status(request),
     "weights-receive": weights.receive,
     "preflight": lambda request, payload: preflight.preflight(request),
+    "claim-holder": lambda request, payload: claims.holder(request["storage_folder"]),
     "claim": lambda request, payload: claims.take(request),
     "release-claim": lambda request, payload: claims.release(request),
     "remove-rank": lambda request, payload: ranks.remove_leftover(request),
     "watch-rank": lambda request, payload: watch.watch_rank(request),
+    "rail-bytes": lambda request, payload: watch.rail_bytes(request["interfaces"]),
     "probe": lambda request, payload: probes.probe(request),
 }
 

@@ -41,7 +41,9 @@ def anonymous_bytes(process: int) -> int:
         status = Path(f"/proc/{process}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return 0
-    return sum(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith(("RssAnon:", "RssShmem:")))
+    return sum(
+        int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith(("RssAnon:", "RssShmem:"))
+    )
 
 
 def port(number: int, own_processes: set[int]) -> str | None:
@@ -69,14 +71,22 @@ def listening_sockets(number: int) -> set[str]:
 
 def sockets_of(processes: set[int]) -> set[str]:
     """Returns the inodes of all sockets that these processes hold."""
-    found: set[str] = set()
-    for process in processes:
-        try:
-            links = [link.readlink().name for link in Path(f"/proc/{process}/fd").iterdir()]
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        found.update(link[8:-1] for link in links if link.startswith("socket:["))
-    return found
+    links = (_link_target(link) for process in processes for link in _descriptors(process))
+    return {target[8:-1] for target in links if target.startswith("socket:[")}
+
+
+def _descriptors(process: int) -> list[Path]:
+    try:
+        return list(Path(f"/proc/{process}/fd").iterdir())
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def _link_target(link: Path) -> str:
+    try:
+        return str(link.readlink())
+    except (FileNotFoundError, ProcessLookupError):
+        return ""  # closed in the meantime
 
 
 def shared_memory(required_bytes: int) -> str | None:
@@ -98,7 +108,9 @@ def fabric_address(interface: str, address: str) -> str | None:
         return None
     elsewhere = next((name for name, found in held if found == address), None)
     found = f"it is on {elsewhere}" if elsewhere else "no interface of this node has it"
-    return f"fabric: {address} should be on {interface}, {found}: correct the cluster file, or set the address on the node"
+    return (
+        f"fabric: {address} should be on {interface}, {found}: correct the cluster file, or set the address on the node"
+    )
 
 
 def disk(folder: str) -> str | None:
@@ -106,7 +118,9 @@ def disk(folder: str) -> str | None:
     free = shutil.disk_usage(folder).free
     if free >= _LEAST_FREE_DISK_BYTES:
         return None
-    return f"disk: {folder} has {free // MIB} MiB free, at least {_LEAST_FREE_DISK_BYTES // MIB} MiB are needed: free some"
+    return (
+        f"disk: {folder} has {free // MIB} MiB free, at least {_LEAST_FREE_DISK_BYTES // MIB} MiB are needed: free some"
+    )
 
 
 def clock(controller_seconds: float) -> str | None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -63,8 +64,12 @@ def _path(storage_folder: str) -> Path:
 
 def _create(path: Path, claim: dict[str, Any]) -> bool:
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(claim, sort_keys=True))
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    temporary = Path(name)
+    with os.fdopen(descriptor, "w") as file:
+        json.dump(claim, file, sort_keys=True)
+        file.flush()
+        os.fsync(file.fileno())
     try:
         os.link(temporary, path)
     except FileExistsError:

@@ -1,11 +1,11 @@
 """May this node run its rank, once the group's old rank is gone? Looks at everything and changes nothing."""
 
-import sys
 from typing import Any
 
 from runtime.node import checks, claims, images, weights
 from runtime.node.docker import containers_labelled
 from runtime.node.errors import NodeTaskError
+from runtime.node.progress import tell
 from runtime.node.ranks import process_ids
 
 
@@ -37,7 +37,7 @@ def preflight(request: dict[str, Any]) -> dict[str, Any]:
     wrong = [text for text in found if text]
     if wrong:
         raise NodeTaskError("\n".join(wrong))
-    print("preflight passed", file=sys.stderr)
+    tell("preflight passed")
     return {"passed": True}
 
 

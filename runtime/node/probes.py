@@ -2,13 +2,13 @@
 
 import json
 import math
-import sys
 import time
 import urllib.error
 import urllib.request
 from typing import Any
 
 from runtime.node.errors import NodeTaskError
+from runtime.node.progress import tell
 
 _POLL_SECONDS = 0.5
 # A proxy set on the node is for the outside; the head is on the node itself.
@@ -28,11 +28,11 @@ def probe(request: dict[str, Any]) -> dict[str, Any]:
     started = time.monotonic()
     base = f"http://127.0.0.1:{request['port']}"
     _wait_for_health(base, request["start_timeout_seconds"])
-    _tell(f"healthy after {time.monotonic() - started:.0f} s; asking {len(request['probes'])} questions")
+    tell(f"healthy after {time.monotonic() - started:.0f} s; asking {len(request['probes'])} questions")
     for question in request["probes"]:
         answer = ask(base, request["served_name"], question, request["answer_timeout_seconds"])
         check_answer(question, answer)
-        _tell(f"{question['prompt']!r} is answered right")
+        tell(f"{question['prompt']!r} is answered right")
     return {"answered": len(request["probes"])}
 
 
@@ -56,7 +56,9 @@ def ask(base: str, served_name: str, question: dict[str, Any], timeout_seconds: 
         with _OPENER.open(request, timeout=timeout_seconds) as response:
             return json.load(response)["choices"][0]
     except urllib.error.HTTPError as error:
-        raise NodeTaskError(f"{question['prompt']!r}: the server answered {error.code}: {error.read()[:500]!r}") from None
+        raise NodeTaskError(
+            f"{question['prompt']!r}: the server answered {error.code}: {error.read()[:500]!r}"
+        ) from None
     except (OSError, ValueError, KeyError, IndexError) as error:
         raise NodeTaskError(f"{question['prompt']!r}: no answer from a server whose /health is fine: {error}") from None
 
@@ -66,7 +68,9 @@ def check_answer(question: dict[str, Any], choice: dict[str, Any]) -> None:
     text = choice["message"]["content"] or ""
     for token in (choice.get("logprobs") or {}).get("content") or ():
         if not math.isfinite(token["logprob"]):
-            raise NodeTaskError(f"{question['prompt']!r}: the log probability of {token['token']!r} is {token['logprob']}")
+            raise NodeTaskError(
+                f"{question['prompt']!r}: the log probability of {token['token']!r} is {token['logprob']}"
+            )
     right = text.strip() == question["answer"] if question["match"] == "exact" else question["answer"] in text
     if not right:
         raise NodeTaskError(
@@ -88,7 +92,3 @@ def _wait_for_health(base: str, timeout_seconds: float) -> None:
             last = str(error)
         time.sleep(_POLL_SECONDS)
     raise NodeTaskError(f"not healthy within {timeout_seconds} s: {last}")
-
-
-def _tell(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

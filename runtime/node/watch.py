@@ -42,7 +42,7 @@ def _report(container: str, interfaces: list[str]) -> dict[str, Any]:
         "state": "running" if running else "ended" if found else "absent",
         "exit_code": found["State"]["ExitCode"] if found else None,
         "last_lines": _last_lines(container) if found else [],
-        "rail_bytes": sum(_interface_bytes(interface) for interface in interfaces),
+        "rail_bytes": rail_bytes(interfaces),
     }
 
 
@@ -50,6 +50,11 @@ def _last_lines(container: str) -> list[str]:
     result = docker("logs", "--tail", str(_LAST_LINES), container, check=False)
     lines = [line[:300] for line in (result.stdout + result.stderr).splitlines() if line.strip()]
     return lines[-_LAST_LINES:]
+
+
+def rail_bytes(interfaces: list[str]) -> int:
+    """Returns how many bytes have gone over these interfaces, both ways, since they are there."""
+    return sum(_interface_bytes(interface) for interface in interfaces)
 
 
 def _interface_bytes(interface: str) -> int:

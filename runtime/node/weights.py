@@ -2,13 +2,13 @@
 
 import os
 import shutil
-import sys
 import tarfile
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 from runtime.common.weights_manifest import CHUNK_BYTES, manifest_hash, manifest_of
 from runtime.node.errors import NodeTaskError
+from runtime.node.progress import tell
 from runtime.node.files import read_json, sync_folder, write_json
 
 
@@ -97,7 +97,9 @@ def _unpack(payload: BinaryIO, folder: Path) -> None:
         for member in archive:
             name = PurePosixPath(member.name)
             if name.is_absolute() or ".." in name.parts or not (member.isdir() or member.isfile()):
-                raise NodeTaskError(f"the stream holds {member.name!r}, which is no plain file inside the folder; nothing was kept")
+                raise NodeTaskError(
+                    f"the stream holds {member.name!r}, which is no plain file inside the folder; nothing was kept"
+                )
             target = folder / name
             if member.isdir():
                 target.mkdir(parents=True, exist_ok=True)
@@ -109,7 +111,7 @@ def _unpack(payload: BinaryIO, folder: Path) -> None:
                 shutil.copyfileobj(source, file, CHUNK_BYTES)
                 file.flush()
                 os.fsync(file.fileno())
-            print(f"received {name} ({member.size} bytes)", file=sys.stderr)
+            tell(f"received {name} ({member.size} bytes)")
 
 
 def _check_content(folder: Path, manifest: list[dict[str, Any]]) -> None:

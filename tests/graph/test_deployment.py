@@ -65,7 +65,9 @@ def test_a_rank_takes_its_image_from_the_generation(
         assert graph.resources[rank].property_dependencies["image"] == {"main-generation"}
         assert graph.resources[rank].delete_before_replace
         assert graph.resources[rank].before_create_hooks == ["remove-leftover-rank"]
-    roots = [name for name, found in graph.resources.items() if found.delete_before_replace and name not in (HEAD, WORKER)]
+    roots = [
+        name for name, found in graph.resources.items() if found.delete_before_replace and name not in (HEAD, WORKER)
+    ]
     assert roots == ["main-generation"]
 
 
@@ -112,7 +114,11 @@ def test_a_rank_is_set_up_so_that_the_provider_sees_no_false_change(
     assert worker["destroyGraceSeconds"] == 30
     assert worker["mustRun"] is True
     assert "wait" not in worker or worker["wait"] is False
-    assert {limit["name"]: limit["hard"] for limit in worker["ulimits"]} == {"nofile": 20000, "memlock": 8388608, "core": 0}
+    assert {limit["name"]: limit["hard"] for limit in worker["ulimits"]} == {
+        "nofile": 20000,
+        "memlock": 8388608,
+        "core": 0,
+    }
     assert "gpus" not in worker
     assert "--headless" in worker["command"]
 

@@ -1,0 +1,130 @@
+"""The `fleet` command line: one function a verb, each a few lines over the module that does the work.
+
+Exit codes: 0 done; 1 not done, and standard error says why; 2 wrong usage; 3 the machine lacks something that could not
+be installed. `fleet pulumi` and `fleet test` end with the code of what they ran.
+"""
+
+import json
+import shlex
+import sys
+from typing import Annotated, NoReturn
+
+import typer
+
+from lab.errors import LabError
+from ops import lab_stack, plan_view
+from ops.environment import environment_of, pulumi_environment
+from ops.errors import OperationError
+from ops.places import PROJECT
+from ops.progress import CONSOLE, progress
+from ops.pulumi import ensure_stack, run_pulumi
+from ops.testing import LEVELS, run_tests
+from ops.toolchain import ToolchainError, ensure_toolchain
+from spec.catalog import Catalog, read_stack
+from spec.errors import SpecificationError
+from spec.plan import plan_release
+
+app = typer.Typer(
+    name="fleet",
+    help="Serves large models across GB10 nodes. Preview and up are Pulumi's own: `fleet pulumi preview --stack NAME`.",
+    epilog="Exit codes: 0 done, 1 not done and why, 2 wrong usage, 3 something is missing that cannot be installed here.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+lab_app = typer.Typer(help="The virtual fabric: nodes on this machine, a tiny model, a real answer.", no_args_is_help=True)
+app.add_typer(lab_app, name="lab")
+
+Json = Annotated[bool, typer.Option("--json", help="Write JSON for programs.")]
+
+
+@app.command()
+def setup(as_json: Json = False) -> None:
+    """Make the Pulumi engine and its plugins ready and say which ones this machine uses."""
+    with progress("setup") as report:
+        toolchain = ensure_toolchain(report)
+    if as_json:
+        typer.echo(json.dumps(toolchain.as_data(), indent=2))
+        return
+    for part in toolchain.parts:
+        typer.echo(f"{part.name:<24} {part.version:<10} {part.origin}")
+
+
+@app.command()
+def env() -> None:
+    """Print export lines, so that `eval "$(./fleet env)"` makes plain `pulumi` work here."""
+    with progress("setup") as report:
+        variables = pulumi_environment(report)
+    for name, value in sorted(variables.items()):
+        typer.echo(f"export {name}={shlex.quote(value)}")
+
+
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+    add_help_option=False,
+)
+def pulumi(context: typer.Context) -> None:
+    """Run pulumi with everything set: `fleet pulumi preview --stack lab`."""
+    with progress("setup") as report:
+        variables = environment_of(ensure_toolchain(report))
+    ensure_stack(context.args, variables)
+    raise typer.Exit(run_pulumi(context.args, variables))
+
+
+@app.command()
+def plan(stack: Annotated[str, typer.Argument(help="Name of the stack.")], as_json: Json = False) -> None:
+    """Show what a stack would run on each node; needs no node, no Pulumi and no network."""
+    release = plan_release(stack, read_stack(PROJECT, stack), Catalog(PROJECT / "catalog"))
+    if as_json:
+        typer.echo(json.dumps({"hash": release.hash, **release.model_dump(mode="json")}, indent=2, sort_keys=True))
+    else:
+        plan_view.show(release)
+
+
+@app.command()
+def test(
+    levels: Annotated[
+        list[str] | None, typer.Argument(help=f"Levels to run, all of them if none is named: {', '.join(LEVELS)}.")
+    ] = None,
+) -> None:
+    """Run lint, types and the tests; installs whatever they need."""
+    raise typer.Exit(run_tests(levels or list(LEVELS)))
+
+
+@lab_app.command()
+def up(
+    nodes: Annotated[int, typer.Option(min=1, help="How many nodes.")] = 2,
+    link_gbit: Annotated[float | None, typer.Option(min=0.01, help="Speed of each rail in Gbit/s; unlimited if absent.")] = None,
+    stack: Annotated[str, typer.Option(help="The stack to bring up on it.")] = "lab",
+    serve: Annotated[bool, typer.Option(help="Run `pulumi up`; --no-serve makes nodes, image and model only.")] = True,
+) -> None:
+    """Make the virtual fabric and bring a stack up on it, to a real answer."""
+    lab_stack.lab_up(nodes, link_gbit, stack if serve else None)
+
+
+@lab_app.command()
+def down() -> None:
+    """Remove the virtual fabric and the state of what ran on it; caches stay."""
+    lab_stack.lab_down()
+
+
+@lab_app.command()
+def status(as_json: Json = False) -> None:
+    """Show the nodes of the virtual fabric and whether the endpoint answers."""
+    lab_stack.lab_status(as_json)
+
+
+def run() -> NoReturn:
+    """Runs the command line and ends the process with its exit code."""
+    try:
+        app()
+    except ToolchainError as error:
+        _end(str(error), 3)
+    except (OperationError, SpecificationError, LabError) as error:
+        _end(str(error), 1)
+    sys.exit(0)
+
+
+def _end(text: str, code: int) -> NoReturn:
+    CONSOLE.print(text, style="red", markup=False, soft_wrap=True)
+    sys.exit(code)

@@ -1,0 +1,153 @@
+"""`fleet lab`: the virtual fabric and the stack on it, from nothing to a real answer."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from typing import Any
+
+import httpx
+import typer
+
+from lab import fabric
+from lab.images import build_rank_image
+from lab.model import ensure_model
+from lab.vllm_tree import ensure_vllm_tree
+from ops.environment import environment_of, pulumi_environment
+from ops.errors import OperationError
+from ops.places import PROJECT
+from ops.progress import Report, progress
+from ops.pulumi import run_pulumi
+from ops.remote import run_on_node
+from ops.stack_state import forget_stack, known_stacks, release_dead_lock, resources
+from ops.toolchain import ensure_toolchain
+from spec.catalog import Catalog, read_stack
+from spec.plan import plan_release
+from spec.release import Release
+
+FABRIC = "lab"
+_IMAGE_PYTHON = "3.11"
+_CATALOG = Catalog(PROJECT / "catalog")
+
+
+def lab_up(nodes: int, link_gbit: float | None, stack: str | None) -> None:
+    """Makes everything that the lab needs, then brings `stack` up and asks it a question.
+
+    Raises:
+        LabError, ToolchainError, OperationError: a part could not be made, or the stack did not come up.
+    """
+    cluster = _CATALOG.cluster(FABRIC)
+    if nodes > len(cluster.nodes):
+        raise OperationError(f"--nodes {nodes}: catalog/clusters/lab.yaml describes {len(cluster.nodes)} nodes; add more there")
+    release = _release(stack) if stack else None
+    wanted = list(cluster.nodes)[:nodes]
+    if release and (missing := [name for name in release.nodes if name not in wanted]):
+        raise OperationError(f"--nodes {nodes}: the stack {stack} runs on {', '.join(missing)} too; ask for more nodes")
+    with progress("lab up") as report:
+        variables, tree = _make_parts(report)
+        fabric.up(FABRIC, cluster, nodes=wanted, link_gbit=link_gbit, binds=[(tree, "/opt/vllm")], report=report)
+        if release:
+            _forget_what_is_gone(release, variables, report)
+    if release:
+        _serve(release, variables)
+
+
+def lab_down() -> None:
+    """Removes the fabric, then what the backend still says of stacks that ran on it.
+
+    Raises:
+        LabError: something could not be removed.
+    """
+    with progress("lab down") as report:
+        fabric.down(FABRIC, report=report)
+        variables = pulumi_environment(report)
+        for stack in sorted(_lab_stacks() & known_stacks(variables)):
+            release_dead_lock(stack, variables, report)
+            forget_stack(stack, variables)
+
+
+def lab_status(as_json: bool) -> None:
+    """Prints the state of every node of the lab's cluster."""
+    statuses = fabric.status(FABRIC, _CATALOG.cluster(FABRIC))
+    if as_json:
+        typer.echo(json.dumps([asdict(status) for status in statuses], indent=2))
+        return
+    for status in statuses:
+        speed = f"{status.link_gbit:g} Gbit/s" if status.link_gbit else "unlimited" if status.running else "-"
+        typer.echo(
+            f"{status.name:<8} {status.management_address:<16} running {_yes(status.running)}  ssh {_yes(status.ssh_answers)}  "
+            f"docker {_yes(status.docker_answers)}  link {speed}"
+        )
+
+
+def ask(release: Release, prompt: str) -> str:
+    """Asks the head of the first group one question and returns its answer.
+
+    Raises:
+        OperationError: there is no answer.
+    """
+    group = release.groups[0]
+    address = release.nodes[group.ranks[0].node].connection.address
+    body = {
+        "model": group.served_name,
+        "messages": [{"role": "user", "content": prompt}],
+        "temperature": 0,
+        "max_tokens": 64,
+    }
+    try:
+        response = httpx.post(
+            f"http://{address}:{group.port}/v1/chat/completions", json=body, timeout=60, trust_env=False
+        ).raise_for_status()
+    except httpx.HTTPError as error:
+        raise OperationError(f"http://{address}:{group.port} does not answer: {error}") from None
+    return response.json()["choices"][0]["message"]["content"]
+
+
+def _release(stack: str) -> Release:
+    return plan_release(stack, read_stack(PROJECT, stack), _CATALOG)
+
+
+def _make_parts(report: Report) -> tuple[dict[str, str], Any]:
+    """Makes engine, vLLM with the model, and images side by side; what is there already costs nothing."""
+    image = _CATALOG.image("lab")
+    model = _CATALOG.model("lab")
+
+    def tree_and_model() -> Any:
+        archive = build_rank_image("lab", image, report)
+        tree = ensure_vllm_tree(image.vllm_version, _IMAGE_PYTHON, report)
+        ensure_model("lab", model, tree, archive, report)
+        return tree
+
+    with ThreadPoolExecutor(2) as pool:
+        toolchain = pool.submit(ensure_toolchain, report)
+        tree = pool.submit(tree_and_model)
+        return environment_of(toolchain.result()), tree.result()
+
+
+def _forget_what_is_gone(release: Release, variables: dict[str, str], report: Report) -> None:
+    """Drops the state of a stack whose nodes were made anew since: nothing that it says is there any more."""
+    release_dead_lock(release.stack, variables, report)
+    if not resources(release.stack, variables):
+        return
+    holders = [
+        run_on_node(node.connection, release.storage_folder, "claim-holder", {}) for node in release.nodes.values()
+    ]
+    if any(holder is None for holder in holders):
+        report(f"the nodes of stack {release.stack} are new: its old state is dropped")
+        forget_stack(release.stack, variables)
+
+
+def _serve(release: Release, variables: dict[str, str]) -> None:
+    code = run_pulumi(["up", "--yes", "--skip-preview", "--stack", release.stack], variables)
+    if code:
+        raise OperationError(f"`pulumi up --stack {release.stack}` failed, see above; the nodes are still there")
+    question = release.groups[0].probes[0].prompt
+    typer.echo(f"\n{question}\n{ask(release, question)}")
+
+
+def _lab_stacks() -> set[str]:
+    names = [path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in PROJECT.glob("Pulumi.*.yaml")]
+    return {name for name in names if read_stack(PROJECT, name).get("cluster") == FABRIC}
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"

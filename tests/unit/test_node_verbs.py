@@ -1,0 +1,251 @@
+"""The node's verbs on plain folders: claims, weights, checks, probes."""
+
+import hashlib
+import io
+import json
+import os
+import socket
+import tarfile
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ops.tasks import tar_stream, archive_identity
+from runtime.common.image_identity import image_identity
+from runtime.common.weights_manifest import manifest_hash, manifest_of
+from runtime.node import checks, claims, probes, weights
+from runtime.node.errors import NodeTaskError
+
+
+def claim_request(folder: Path, stack: str, group: str = "main") -> dict[str, str]:
+    return {"storage_folder": str(folder), "stack": stack, "group": group}
+
+
+def test_a_node_serves_one_stack(tmp_path: Path) -> None:
+    claims.take(claim_request(tmp_path, "one"))
+    claims.take(claim_request(tmp_path, "one"))
+    with pytest.raises(NodeTaskError, match="serves stack one, group main, since .*pulumi destroy --stack one"):
+        claims.take(claim_request(tmp_path, "two"))
+    assert claims.release(claim_request(tmp_path, "two")) == {"released": False}
+    assert claims.release(claim_request(tmp_path, "one")) == {"released": True}
+    claims.take(claim_request(tmp_path, "two"))
+    assert (claims.holder(str(tmp_path)) or {})["stack"] == "two"
+
+
+def test_a_claim_moves_between_groups_of_its_stack(tmp_path: Path) -> None:
+    """The new group claims before the old one's claim is released, which must then not free the node."""
+    claims.take(claim_request(tmp_path, "one", "a"))
+    claims.take(claim_request(tmp_path, "one", "b"))
+    assert claims.release(claim_request(tmp_path, "one", "a")) == {"released": False}
+    assert (claims.holder(str(tmp_path)) or {})["group"] == "b"
+
+
+def test_only_one_of_many_gets_the_claim(tmp_path: Path) -> None:
+    refused: list[str] = []
+
+    def take(stack: str) -> None:
+        try:
+            claims.take(claim_request(tmp_path, stack))
+        except NodeTaskError:
+            refused.append(stack)
+
+    threads = [threading.Thread(target=take, args=(f"stack-{n}",)) for n in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    holder = claims.holder(str(tmp_path))
+    assert holder is not None
+    assert len(refused) == 15
+    assert holder["stack"] not in refused
+    assert [path.name for path in tmp_path.iterdir()] == ["claim.json"]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "source"
+    (folder / "sub folder").mkdir(parents=True)
+    (folder / "model.safetensors").write_bytes(os.urandom(3_000_001))
+    (folder / "sub folder" / "tökenizer.json").write_text("{}")
+    (folder / "empty").write_bytes(b"")
+    return folder
+
+
+def weights_request(source: Path, target: Path) -> dict[str, Any]:
+    return {"folder": str(target), "revision": "r1", "manifest": manifest_of(source)}
+
+
+def stream(source: Path) -> io.BytesIO:
+    return io.BytesIO(b"".join(tar_stream(source)))
+
+
+def test_weights_arrive_whole_and_the_receipt_vouches_for_them(source: Path, tmp_path: Path) -> None:
+    request = weights_request(source, tmp_path / "weights")
+    assert weights.status(request)["why"] == "there is no receipt"
+    answer = weights.receive(request, stream(source))
+    assert answer == weights.status(request)
+    assert answer["manifest"] == manifest_hash(manifest_of(tmp_path / "weights"))
+
+
+@pytest.mark.parametrize("cut", [0, 600, 1_000_000, 3_000_900])
+def test_a_stream_that_breaks_off_leaves_nothing(source: Path, tmp_path: Path, cut: int) -> None:
+    request = weights_request(source, tmp_path / "weights")
+    whole = stream(source).getvalue()
+    with pytest.raises((NodeTaskError, tarfile.TarError)):
+        weights.receive(request, io.BytesIO(whole[:cut]))
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+def test_a_wrong_byte_is_found_and_the_old_weights_stay(source: Path, tmp_path: Path) -> None:
+    request = weights_request(source, tmp_path / "weights")
+    weights.receive(request, stream(source))
+    whole = bytearray(stream(source).getvalue())
+    whole[2_000_000] ^= 1
+    with pytest.raises(NodeTaskError, match=r"model\.safetensors did not arrive as it was sent"):
+        weights.receive(request, io.BytesIO(bytes(whole)))
+    assert weights.status(request)["complete"]
+
+
+def test_a_stream_cannot_write_outside_its_folder(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        archive.addfile(tarfile.TarInfo("../outside"))
+    buffer.seek(0)
+    request = {"folder": str(tmp_path / "deep" / "weights"), "revision": "r", "manifest": []}
+    with pytest.raises(NodeTaskError, match=r"'\.\./outside', which is no plain file inside the folder"):
+        weights.receive(request, buffer)
+    assert not (tmp_path / "deep" / "outside").exists()
+
+
+@pytest.mark.parametrize("damage", ["removed", "longer", "touched"])
+def test_what_happens_to_weights_later_is_seen_without_reading_them(source: Path, tmp_path: Path, damage: str) -> None:
+    request = weights_request(source, tmp_path / "weights")
+    weights.receive(request, stream(source))
+    path = tmp_path / "weights" / "model.safetensors"
+    if damage == "removed":
+        path.unlink()
+    elif damage == "longer":
+        with path.open("ab") as file:
+            file.write(b"x")
+    else:
+        os.utime(path, ns=(1, 1))
+    found = weights.status(request)
+    assert not found["complete"]
+    assert "model.safetensors" in found["why"]
+
+
+def test_image_identity_is_about_content_not_about_how_a_store_writes_it() -> None:
+    plain = image_identity(["sha256:a"], {"Env": ["A=1"]}, "amd64")
+    assert plain == image_identity(["sha256:a"], {"Env": ["A=1"], "Cmd": None, "Entrypoint": [], "Labels": {"x": "y"}}, "amd64")
+    assert plain != image_identity(["sha256:b"], {"Env": ["A=1"]}, "amd64")
+    assert plain != image_identity(["sha256:a"], {"Env": ["A=2"]}, "amd64")
+    assert plain != image_identity(["sha256:a"], {"Env": ["A=1"]}, "arm64")
+
+
+def test_the_identity_of_an_archive_is_that_of_its_config(tmp_path: Path) -> None:
+    config = json.dumps({"architecture": "arm64", "config": {"Cmd": ["x"]}, "rootfs": {"diff_ids": ["sha256:a"]}}).encode()
+    name = f"{hashlib.sha256(config).hexdigest()}.json"
+    with tarfile.open(tmp_path / "image.tar", "w") as archive:
+        for member, content in (("manifest.json", json.dumps([{"Config": name}]).encode()), (name, config)):
+            info = tarfile.TarInfo(member)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    found = archive_identity(tmp_path / "image.tar")
+    assert found == {"identity": image_identity(["sha256:a"], {"Cmd": ["x"]}, "arm64"), "layers": ["sha256:a"]}
+
+
+def test_a_port_is_free_when_nobody_or_only_the_old_rank_listens() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        number = listener.getsockname()[1]
+        assert "in use on this node" in (checks.port(number, set()) or "")
+        assert checks.port(number, {os.getpid()}) is None
+    assert checks.port(number, set()) is None
+
+
+def test_memory_of_the_old_rank_counts_as_free() -> None:
+    available = checks.meminfo_bytes("MemAvailable")
+    own = checks.anonymous_bytes(os.getpid())
+    assert own > 10_000_000
+    assert checks.memory(available // 2, set()) is None
+    text = checks.memory(available * 2, {os.getpid()}) or ""
+    assert "MiB are available and" in text
+    assert checks.anonymous_bytes(2**22 + 1) == 0
+
+
+def test_a_wrong_clock_and_an_absent_folder_are_named() -> None:
+    assert "off the controller" in (checks.clock(0.0) or "")
+    assert "/nowhere/at/all not on this node" in (checks.mount_sources(["/", "/nowhere/at/all"]) or "")
+    assert checks.mount_sources(["/"]) is None
+    assert "MiB, ranks need" in (checks.shared_memory(1 << 60) or "")
+
+
+class _Head(BaseHTTPRequestHandler):
+    answers: dict[str, Any] = {}  # noqa: RUF012 - set by each test
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        answer = self.answers[body["messages"][0]["content"]]
+        self.send_response(answer.get("status", 200))
+        self.end_headers()
+        choice = {"message": {"content": answer.get("text")}, "logprobs": {"content": answer.get("logprobs", [])}}
+        self.wfile.write(json.dumps({"choices": [choice]}).encode())
+
+    def log_message(self, *_: Any) -> None:
+        return
+
+
+@pytest.fixture
+def head() -> Iterator[dict[str, Any]]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Head)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield {"port": server.server_address[1], "served_name": "m", "start_timeout_seconds": 2, "answer_timeout_seconds": 2}
+    server.shutdown()
+    server.server_close()
+
+
+QUESTION = {"prompt": "What is 17 x 23?", "answer": "391", "match": "contains", "tokens": 8}
+
+
+def test_a_head_that_answers_right_is_ready(head: dict[str, Any]) -> None:
+    _Head.answers = {QUESTION["prompt"]: {"text": "17 x 23 = 391", "logprobs": [{"token": "1", "logprob": -0.1}]}}
+    assert probes.probe({**head, "probes": [QUESTION]}) == {"answered": 1}
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ({"text": "390"}, "expected '391' .*got '390'"),
+        ({"text": None}, "got ''"),
+        ({"text": "391", "logprobs": [{"token": "3", "logprob": float("nan")}]}, "log probability of '3' is nan"),
+        ({"status": 500}, "the server answered 500"),
+    ],
+)
+def test_a_head_that_is_healthy_and_wrong_is_not_ready(head: dict[str, Any], answer: dict[str, Any], words: str) -> None:
+    _Head.answers = {QUESTION["prompt"]: answer}
+    with pytest.raises(NodeTaskError, match=words):
+        probes.probe({**head, "probes": [QUESTION]})
+
+
+def test_an_exact_probe_wants_the_whole_answer() -> None:
+    exact = QUESTION | {"match": "exact"}
+    probes.check_answer(exact, {"message": {"content": " 391\n"}})
+    with pytest.raises(NodeTaskError, match="exact"):
+        probes.check_answer(exact, {"message": {"content": "17 x 23 = 391"}})
+
+
+def test_a_head_that_nobody_starts_is_not_healthy(head: dict[str, Any]) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        request = {**head, "port": unused.getsockname()[1], "start_timeout_seconds": 1, "probes": []}
+        with pytest.raises(NodeTaskError, match="not healthy within 1 s"):
+            probes.probe(request)

@@ -1,0 +1,226 @@
+"""The fabric of the tests and a project of its own on it: real nodes, real engine, real providers."""
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lab.keys import host_key, public_line
+from spec.catalog import STACK_KEY, Catalog
+from spec.cluster import Cluster
+
+PROJECT = Path(__file__).parents[1]
+FABRIC = "test"
+NODES = tuple(f"test-{number}" for number in range(1, 5))
+CHEAP_ENGINE = Path(__file__).parent / "engine" / "cheap_engine"
+
+
+def cluster_data(identity_file: Path) -> dict[str, Any]:
+    """Returns the cluster of the tests as a YAML file says it: beside, and apart from, the one of `./fleet lab up`."""
+    return {
+        "hardware": "virtual",
+        "ssh": {"identity_file": str(identity_file), "connect_timeout_seconds": 5},
+        "limits": {"open_files": 20000, "locked_memory_bytes": 8388608, "shared_memory_bytes": 1 << 30},
+        "virtual_fabric": {"management_subnet": "198.51.100.128/27", "rail_subnets": ["198.51.100.160/27"]},
+        "nodes": {
+            name: {
+                "management_address": f"198.51.100.{139 + number}",
+                "host_key": public_line(host_key(name)),
+                "switch": "virtual",
+                "rails": [{"address": f"198.51.100.{171 + number}", "interface": "rail0"}],
+            }
+            for number, name in enumerate(NODES, start=1)
+        },
+    }
+
+
+CHEAP_IMAGE = {
+    "debootstrap": {"suite": "bookworm", "packages": ["python3"]},
+    "vllm_version": "0.32.0",
+    "entrypoint": ["python3", "/opt/cheap/server.py"],
+    "mounts": [{"source": "/opt/cheap", "target": "/opt/cheap"}],
+}
+
+
+def cheap_deployment(*nodes: str) -> dict[str, Any]:
+    """Returns a deployment whose ranks are the cheap engine, the head first."""
+    return {
+        "cluster": "test",
+        "image": "cheap",
+        "model": "cheap",
+        "groups": {"main": list(nodes)},
+        "engine": {"max_model_len": 512, "max_num_seqs": 4},
+        "memory": {"required_bytes": 64 << 20},
+        "readiness": {"start_timeout_seconds": 120, "answer_timeout_seconds": 10},
+        "stop_grace_seconds": 2,
+    }
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing that the engine did: operation and logical name, in the order in which it was finished."""
+
+    operation: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one `pulumi` command printed, how it ended and what the engine did."""
+
+    code: int
+    output: str
+    steps: list[Step]
+
+    def position(self, operation: str, name: str) -> int:
+        """Returns when this step was finished; fails the test if it was not."""
+        return self.steps.index(Step(operation, name))
+
+    def changed(self) -> set[str]:
+        """Returns the logical names that were not left as they are."""
+        return {step.name for step in self.steps if step.operation not in ("same", "read")}
+
+
+class Project:
+    """A folder with this project's program, a catalogue of its own and stacks of its own."""
+
+    def __init__(self, folder: Path, catalog: Path, variables: Mapping[str, str]) -> None:
+        self.folder = folder
+        self.catalog = Catalog(catalog)
+        self.variables = {**os.environ, **variables, "PULUMI_BACKEND_URL": f"file://{folder / 'state'}"}
+        (folder / "state").mkdir(parents=True)
+        for name in ("__main__.py", "Pulumi.yaml", "spec", "components", "ops", "runtime", ".venv"):
+            (folder / name).symlink_to(PROJECT / name)
+        (folder / "catalog").symlink_to(catalog)
+
+    @property
+    def cluster(self) -> Cluster:
+        return self.catalog.cluster("test")
+
+    def write(self, stack: str, deployment: dict[str, Any], comment: str = "") -> None:
+        """Writes the stack file, keeping the salt that `stack init` put there."""
+        path = self.folder / f"Pulumi.{stack}.yaml"
+        salt = {key: value for key, value in self._stack_file(path).items() if key == "encryptionsalt"}
+        path.write_text(f"{comment}\n" + yaml.safe_dump({**salt, "config": {STACK_KEY: deployment}}))
+        if not salt:
+            self.pulumi("stack", "init", stack, "--no-select")
+
+    @staticmethod
+    def _stack_file(path: Path) -> dict[str, Any]:
+        return yaml.safe_load(path.read_text()) if path.exists() else {}
+
+    def start(self, *arguments: str, events: Path | None = None) -> "subprocess.Popen[str]":
+        """Starts `pulumi`, in a process group of its own."""
+        log = ("--event-log", str(events)) if events else ()
+        return subprocess.Popen(
+            ["pulumi", *arguments, "--non-interactive", *log],
+            cwd=self.folder,
+            env={**self.variables, "PULUMI_DEBUG_COMMANDS": "true"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def pulumi(self, *arguments: str) -> Run:
+        """Runs `pulumi` to its end."""
+        with tempfile.TemporaryDirectory() as folder:
+            events = Path(folder) / "events" if arguments[0] in ("up", "preview", "destroy") else None
+            process = self.start(*arguments, events=events)
+            output, _ = process.communicate(timeout=900)
+            return Run(process.returncode, output, _steps(events) if events else [])
+
+    def up(self, stack: str, deployment: dict[str, Any] | None = None) -> Run:
+        """Writes the stack file if a deployment is given and runs `up`."""
+        if deployment is not None:
+            self.write(stack, deployment)
+        return self.pulumi("up", "--yes", "--skip-preview", "--stack", stack)
+
+    def preview(self, stack: str) -> Run:
+        return self.pulumi("preview", "--stack", stack)
+
+    def destroy(self, stack: str) -> Run:
+        run = self.pulumi("destroy", "--yes", "--skip-preview", "--stack", stack)
+        return run
+
+    def containers(self, node: str) -> list[str]:
+        """Returns all containers on a node, running or not."""
+        return self.on_node(node, "docker ps --all --format '{{.Names}}'").split()
+
+    def on_node(self, node: str, text: str, check: bool = True) -> str:
+        """Runs a shell text on a node over ssh."""
+        from ops.remote import ssh_command
+        from spec.connection import connection_to
+
+        result = subprocess.run(
+            ssh_command(connection_to(self.cluster, node), text), capture_output=True, text=True, check=False, timeout=60
+        )
+        assert not check or result.returncode == 0, result.stderr
+        return result.stdout
+
+    def ask(self, node: str, prompt: str = "What is 17 x 23?", port: int = 8000) -> str:
+        """Asks the head on a node one question."""
+        import httpx
+
+        address = self.cluster.nodes[node].management_address
+        body = {
+            "model": "lab",
+            "messages": [{"role": "user", "content": prompt}],
+            "temperature": 0,
+            "max_tokens": 64,
+        }
+        response = httpx.post(f"http://{address}:{port}/v1/chat/completions", json=body, timeout=60, trust_env=False)
+        return response.raise_for_status().json()["choices"][0]["message"]["content"]
+
+
+def _steps(events: Path) -> list[Step]:
+    found = []
+    for line in events.read_text().splitlines() if events.exists() else ():
+        event = json.loads(line)
+        metadata = (event.get("resOutputsEvent") or event.get("resourceOutputsEvent") or {}).get("metadata") or (
+            event.get("resOpFailedEvent") or {}
+        ).get("metadata")
+        if metadata:
+            operation = f"{metadata['op']} failed" if "resOpFailedEvent" in event else metadata["op"]
+            found.append(Step(operation, metadata["urn"].rsplit("::", 1)[-1]))
+    return found
+
+
+def make_catalog(folder: Path, identity_file: Path) -> Path:
+    """Makes a catalogue for the tests: this project's entries, the tests' cluster, the cheap image and its model."""
+    shutil.copytree(PROJECT / "catalog", folder)
+    model = yaml.safe_load((folder / "models" / "lab.yaml").read_text())
+    model["tiny_qwen3"]["seed"] = 1
+    model["probes"] = [
+        {"prompt": "What is 17 x 23?", "answer": "391"},
+        {"prompt": "Who are you?", "answer": "A cheap engine.", "match": "exact"},
+    ]
+    entries = {"clusters/test.yaml": cluster_data(identity_file), "images/cheap.yaml": CHEAP_IMAGE, "models/cheap.yaml": model}
+    for name, data in entries.items():
+        (folder / name).write_text(yaml.safe_dump(data))
+    _write_cheap_weights(Catalog(folder).model("cheap").revision)
+    return folder
+
+
+def _write_cheap_weights(revision: str) -> None:
+    """Puts two files where the weights of the cheap model are looked for: its engine does not read them."""
+    folder = Path.home() / ".cache" / "gb10-serving" / "models" / revision
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors").write_bytes(bytes(range(256)) * 4096)
+
+
+def wait_until(condition: Any, what: str, seconds: float = 60) -> None:
+    """Waits for a condition; fails the test when it does not come true."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"{what}: not within {seconds} s"
+        time.sleep(0.2)
