@@ -27,12 +27,14 @@ from spec.plan import plan_release
 app = typer.Typer(
     name="fleet",
     help="Serves large models across GB10 nodes. Preview and up are Pulumi's own: `fleet pulumi preview --stack NAME`.",
-    epilog="Exit codes: 0 done, 1 not done and why, 2 wrong usage, 3 something is missing that cannot be installed here.",
+    epilog="Exit codes: 0 done, 1 not done and why, 2 wrong usage, 3 something cannot be installed here.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-lab_app = typer.Typer(help="The virtual fabric: nodes on this machine, a tiny model, a real answer.", no_args_is_help=True)
+lab_app = typer.Typer(
+    help="The virtual fabric: nodes on this machine, a tiny model, a real answer.", no_args_is_help=True
+)
 app.add_typer(lab_app, name="lab")
 
 Json = Annotated[bool, typer.Option("--json", help="Write JSON for programs.")]
@@ -81,11 +83,9 @@ def plan(stack: Annotated[str, typer.Argument(help="Name of the stack.")], as_js
         plan_view.show(release)
 
 
-@app.command()
-def test(
-    levels: Annotated[
-        list[str] | None, typer.Argument(help=f"Levels to run, all of them if none is named: {', '.join(LEVELS)}.")
-    ] = None,
+@app.command("test")
+def run_levels(
+    levels: Annotated[list[str] | None, typer.Argument(help=f"Of {', '.join(LEVELS)}; all if none is named.")] = None,
 ) -> None:
     """Run lint, types and the tests; installs whatever they need."""
     raise typer.Exit(run_tests(levels or list(LEVELS)))
@@ -94,7 +94,9 @@ def test(
 @lab_app.command()
 def up(
     nodes: Annotated[int, typer.Option(min=1, help="How many nodes.")] = 2,
-    link_gbit: Annotated[float | None, typer.Option(min=0.01, help="Speed of each rail in Gbit/s; unlimited if absent.")] = None,
+    link_gbit: Annotated[
+        float | None, typer.Option(min=0.01, help="Speed of each rail in Gbit/s; unlimited if absent.")
+    ] = None,
     stack: Annotated[str, typer.Option(help="The stack to bring up on it.")] = "lab",
     serve: Annotated[bool, typer.Option(help="Run `pulumi up`; --no-serve makes nodes, image and model only.")] = True,
 ) -> None:

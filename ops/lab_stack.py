@@ -7,10 +7,10 @@ from typing import Any
 
 import httpx
 import typer
+from lab.model import ensure_model
 
 from lab import fabric
 from lab.images import build_rank_image
-from lab.model import ensure_model
 from lab.vllm_tree import ensure_vllm_tree
 from ops.environment import environment_of, pulumi_environment
 from ops.errors import OperationError
@@ -37,7 +37,9 @@ def lab_up(nodes: int, link_gbit: float | None, stack: str | None) -> None:
     """
     cluster = _CATALOG.cluster(FABRIC)
     if nodes > len(cluster.nodes):
-        raise OperationError(f"--nodes {nodes}: catalog/clusters/lab.yaml describes {len(cluster.nodes)} nodes; add more there")
+        raise OperationError(
+            f"--nodes {nodes}: catalog/clusters/lab.yaml describes {len(cluster.nodes)} nodes; add more there"
+        )
     release = _release(stack) if stack else None
     wanted = list(cluster.nodes)[:nodes]
     if release and (missing := [name for name in release.nodes if name not in wanted]):
@@ -74,8 +76,8 @@ def lab_status(as_json: bool) -> None:
     for status in statuses:
         speed = f"{status.link_gbit:g} Gbit/s" if status.link_gbit else "unlimited" if status.running else "-"
         typer.echo(
-            f"{status.name:<8} {status.management_address:<16} running {_yes(status.running)}  ssh {_yes(status.ssh_answers)}  "
-            f"docker {_yes(status.docker_answers)}  link {speed}"
+            f"{status.name:<8} {status.management_address:<16} running {_yes(status.running)}  "
+            f"ssh {_yes(status.ssh_answers)}  docker {_yes(status.docker_answers)}  link {speed}"
         )
 
 

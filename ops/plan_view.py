@@ -21,10 +21,14 @@ def show(release: Release) -> None:
 
 def _show_group(console: Console, group: GroupPlan) -> None:
     head = group.ranks[0]
-    table = Table(title=f"group {group.name}: generation {group.hash[:16]}, API on {head.node}:{group.port}", title_justify="left")
+    table = Table(
+        title=f"group {group.name}: generation {group.hash[:16]}, API on {head.node}:{group.port}", title_justify="left"
+    )
     for heading in ("rank", "node", "container", "command and environment"):
         table.add_column(heading, overflow="fold")
     for rank in group.ranks:
         environment = "\n".join(f"{key}={value}" for key, value in sorted(rank.environment.items()))
-        table.add_row(str(rank.rank), rank.node, rank.container, f"{shlex.join(rank.command)}\n[dim]{environment}[/dim]")
+        table.add_row(
+            str(rank.rank), rank.node, rank.container, f"{shlex.join(rank.command)}\n[dim]{environment}[/dim]"
+        )
     console.print(table)

@@ -74,7 +74,9 @@ def wait_until_ready(request: dict[str, Any]) -> dict[str, Any]:
 
 def _watched(plan: dict[str, Any]) -> WatchedRank:
     role = " (head)" if plan["rank"] == 0 else ""
-    return WatchedRank(f"rank {plan['rank']}{role} on {plan['node']}", plan, Connection.model_validate(plan["connection"]))
+    return WatchedRank(
+        f"rank {plan['rank']}{role} on {plan['node']}", plan, Connection.model_validate(plan["connection"])
+    )
 
 
 def _follow(request: dict[str, Any], ranks: list[WatchedRank], events: "queue.Queue[Event]") -> dict[str, Any]:
@@ -101,9 +103,7 @@ def _follow(request: dict[str, Any], ranks: list[WatchedRank], events: "queue.Qu
             threading.Thread(target=_probe, args=(ranks[0], request, events), daemon=True).start()
 
 
-def _start_watch(
-    rank: WatchedRank, request: dict[str, Any], events: "queue.Queue[Event]"
-) -> "subprocess.Popen[str]":
+def _start_watch(rank: WatchedRank, request: dict[str, Any], events: "queue.Queue[Event]") -> "subprocess.Popen[str]":
     seconds = request["probe"]["start_timeout_seconds"] + 600
     watch = subprocess.Popen(
         node_command(rank.connection, request["storage_folder"], "watch-rank", seconds),

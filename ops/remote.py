@@ -77,7 +77,10 @@ def install_runtime(connection: Connection, storage_folder: str) -> None:
         NodeError: the node is unreachable or cannot take it.
     """
     folder = _runtime_folder(storage_folder)
-    text = f"set -e; t={folder}.$$; mkdir -p $t; trap 'rm -rf $t' EXIT; tar -x -f - -C $t; mv -T $t {folder} 2>/dev/null || [ -d {folder} ]"
+    text = (
+        f"set -e; t={folder}.$$; mkdir -p $t; trap 'rm -rf $t' EXIT; tar -x -f - -C $t; "
+        f"mv -T $t {folder} 2>/dev/null || [ -d {folder} ]"
+    )
     result = subprocess.run(
         ssh_command(connection, text), input=runtime_package().archive, capture_output=True, check=False
     )
@@ -160,16 +163,16 @@ def _explain(connection: Connection, verb: str, code: int, stderr: str, timeout_
     last = stderr.strip() or "it gave no reason"
     if code == _SSH_FAILED and "host key" in last.lower():
         return (
-            f"{where} does not show the host key that its cluster file pins, so it was not touched. If the node was "
-            f"reinstalled, put its new key (`ssh-keyscan -t ed25519 {connection.address}`) into the file. ssh said: {last}"
+            f"{where} does not show the host key that its cluster file pins, so it was not touched. If it was "
+            f"reinstalled, put its new key (`ssh-keyscan -t ed25519 {connection.address}`) there. ssh said: {last}"
         )
     if code == _SSH_FAILED and "permission denied" in last.lower():
         key = connection.identity_file or "the keys of the ssh agent"
         return f"{where} does not accept {key} for user {connection.user}. ssh said: {last}"
     if code == _SSH_FAILED:
         return (
-            f"{where} does not answer ssh within {connection.connect_timeout_seconds} s. Is it on, and is the management "
-            f"network up? ssh said: {last}"
+            f"{where} does not answer ssh within {connection.connect_timeout_seconds} s. Is it on, and is the "
+            f"management network up? ssh said: {last}"
         )
     if code in _TIMED_OUT:
         return f"{where} did not finish `{verb}` within {timeout_seconds} s: {last}"

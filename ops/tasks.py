@@ -20,6 +20,7 @@ from runtime.common.weights_manifest import manifest_hash, manifest_of
 from spec.connection import Connection
 
 _LONG_SECONDS = 4 * 3600
+_LAB_HINT = "For the virtual fabric `./fleet lab up` makes it"
 
 
 def node_facts(request: dict[str, Any]) -> Any:
@@ -36,7 +37,7 @@ def image(request: dict[str, Any]) -> Any:
     archive = Path(request["archive"]).expanduser()
     if not archive.is_file():
         raise OperationError(
-            f"the image {request['reference']} is not on this controller: {archive} does not exist. {_lab_hint()}"
+            f"the image {request['reference']} is not on this controller: {archive} does not exist. {_LAB_HINT}"
         )
     wanted = archive_identity(archive)
     asked = {"reference": request["reference"]}
@@ -46,8 +47,8 @@ def image(request: dict[str, Any]) -> Any:
         found = _on_node(request, "image-identity", asked)
         if found != wanted:
             raise OperationError(
-                f"{request['connection']['node']} loaded {request['reference']} and holds {found['identity']}, sent was "
-                f"{wanted['identity']}: its image store is damaged, look at `docker image inspect` there"
+                f"{request['connection']['node']} loaded {request['reference']} and holds {found['identity']}, sent "
+                f"was {wanted['identity']}: its image store is damaged, look at `docker image inspect` there"
             )
     return wanted
 
@@ -69,7 +70,7 @@ def weights(request: dict[str, Any]) -> Any:
     """
     source = Path(request["source"]).expanduser()
     if not source.is_dir():
-        raise OperationError(f"the weights are not on this controller: {source} does not exist. {_lab_hint()}")
+        raise OperationError(f"the weights are not on this controller: {source} does not exist. {_LAB_HINT}")
     manifest = manifest_of(source)
     wanted = {"complete": True, "manifest": manifest_hash(manifest), "why": None}
     asked = {"folder": request["folder"], "revision": request["revision"]}
@@ -86,7 +87,7 @@ def weights(request: dict[str, Any]) -> Any:
 
 
 def preflight(request: dict[str, Any]) -> Any:
-    """Checks that the node can run its rank; the time of asking is added here, so that it is not part of the resource."""
+    """Checks that the node can run its rank; the time is added here, so that it is no part of the resource."""
     return _on_node(request, "preflight", {**request["checks"], "controller_seconds": time.time()})
 
 
@@ -172,10 +173,6 @@ def tar_stream(folder: Path) -> Iterator[bytes]:
                 yield chunk
         yield bytes(-member.size % tarfile.BLOCKSIZE)
     yield bytes(2 * tarfile.BLOCKSIZE)
-
-
-def _lab_hint() -> str:
-    return "For the virtual fabric `./fleet lab up` makes it"
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ def read_yaml(path: Path, shown: str) -> Any:
         line = raw[: raw.index(b"\r")].count(b"\n") + 1
         raise _unreadable(shown, f"line {line} ends with a carriage return", "save the file with Unix line ends")
     try:
-        return yaml.load(raw.decode(), _StrictLoader)  # noqa: S506 - a SafeLoader
+        return yaml.load(raw.decode(), _StrictLoader)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise _unreadable(shown, f"not readable as YAML: {error}", "correct the file at that place") from None
 

@@ -21,9 +21,7 @@ def _checked_address(text: str) -> str:
 
 def _checked_host_key(text: str) -> str:
     if not re.fullmatch(r"(ssh-ed25519|ecdsa-sha2-nistp(256|384|521)|ssh-rsa) [A-Za-z0-9+/]+=*", text):
-        raise ValueError(
-            "a host key is its type and its base64 text, as `ssh-keyscan -t ed25519 ADDRESS` prints them after the address"
-        )
+        raise ValueError("a host key is its type and its base64 text, as `ssh-keyscan -t ed25519 ADDRESS` prints them")
     return text
 
 

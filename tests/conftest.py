@@ -1,11 +1,19 @@
-"""What all levels of tests share."""
+"""What all levels of tests share: the catalogue, the real engine, and one virtual fabric for the whole run."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from lab.model import ensure_model
 
+from lab import fabric
+from lab.images import build_rank_image
+from lab.vllm_tree import ensure_vllm_tree
+from ops.environment import environment_of
+from ops.toolchain import ensure_toolchain
 from spec.catalog import Catalog, read_stack
+from tests.virtual import CHEAP_ENGINE, FABRIC, Project, make_catalog
 
 PROJECT = Path(__file__).parents[1]
 
@@ -20,3 +28,41 @@ def catalog() -> Catalog:
 def lab_config() -> dict[str, Any]:
     """What Pulumi.lab.yaml says, to be changed by a test."""
     return read_stack(PROJECT, "lab")
+
+
+@pytest.fixture(scope="session")
+def pulumi_variables() -> dict[str, str]:
+    """The environment of a real engine."""
+    return environment_of(ensure_toolchain(print)) | {"PULUMI_CONFIG_PASSPHRASE": ""}
+
+
+@pytest.fixture(scope="session")
+def test_catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
+    """A catalogue with the tests' own cluster, on a login key of its own."""
+    folder = tmp_path_factory.mktemp("catalog")
+    return Catalog(make_catalog(folder / "catalog", folder / "id_ed25519"))
+
+
+@pytest.fixture(scope="session")
+def virtual_nodes(test_catalog: Catalog) -> Iterator[Catalog]:
+    """Four virtual nodes with real vLLM on them, beside whatever `./fleet lab up` made."""
+    image = test_catalog.image("lab")
+    archive = build_rank_image("lab", image, print)
+    build_rank_image("cheap", test_catalog.image("cheap"), print)
+    tree = ensure_vllm_tree(image.vllm_version, "3.11", archive, print)
+    ensure_model("lab", test_catalog.model("lab"), tree, archive, print)
+    # Nodes of an earlier run have that run's login key and that run's containers.
+    fabric.down(FABRIC, report=print)
+    fabric.up(
+        FABRIC, test_catalog.cluster("test"), binds=[(tree, "/opt/vllm"), (CHEAP_ENGINE, "/opt/cheap")], report=print
+    )
+    yield test_catalog
+    fabric.down(FABRIC, report=print)
+
+
+@pytest.fixture
+def project(tmp_path: Path, virtual_nodes: Catalog, pulumi_variables: dict[str, str]) -> Iterator[Project]:
+    """An empty project of its own on the virtual nodes; what it deployed is gone afterwards, whatever happened."""
+    made = Project(tmp_path / "project", virtual_nodes.folder, pulumi_variables)
+    yield made
+    made.clean_nodes()

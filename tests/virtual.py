@@ -6,16 +6,19 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import yaml
 
 from lab.keys import host_key, public_line
+from ops.remote import ssh_command
 from spec.catalog import STACK_KEY, Catalog
 from spec.cluster import Cluster
+from spec.connection import connection_to
 
 PROJECT = Path(__file__).parents[1]
 FABRIC = "test"
@@ -82,6 +85,7 @@ class Run:
 
     def position(self, operation: str, name: str) -> int:
         """Returns when this step was finished; fails the test if it was not."""
+        assert Step(operation, name) in self.steps, f"{operation} of {name} did not happen\n{self.output}"
         return self.steps.index(Step(operation, name))
 
     def changed(self) -> set[str]:
@@ -148,8 +152,7 @@ class Project:
         return self.pulumi("preview", "--stack", stack)
 
     def destroy(self, stack: str) -> Run:
-        run = self.pulumi("destroy", "--yes", "--skip-preview", "--stack", stack)
-        return run
+        return self.pulumi("destroy", "--yes", "--skip-preview", "--stack", stack)
 
     def containers(self, node: str) -> list[str]:
         """Returns all containers on a node, running or not."""
@@ -157,19 +160,25 @@ class Project:
 
     def on_node(self, node: str, text: str, check: bool = True) -> str:
         """Runs a shell text on a node over ssh."""
-        from ops.remote import ssh_command
-        from spec.connection import connection_to
-
         result = subprocess.run(
-            ssh_command(connection_to(self.cluster, node), text), capture_output=True, text=True, check=False, timeout=60
+            ssh_command(connection_to(self.cluster, node), text),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
         )
         assert not check or result.returncode == 0, result.stderr
         return result.stdout
 
+    def clean_nodes(self) -> None:
+        """Removes every container and claim from the nodes, so that the next test starts on free ones."""
+        for node in NODES:
+            self.on_node(
+                node, "docker rm --force $(docker ps --all --quiet) 2>/dev/null; rm -f /var/lib/gb10-serving/claim.json"
+            )
+
     def ask(self, node: str, prompt: str = "What is 17 x 23?", port: int = 8000) -> str:
         """Asks the head on a node one question."""
-        import httpx
-
         address = self.cluster.nodes[node].management_address
         body = {
             "model": "lab",
@@ -203,7 +212,11 @@ def make_catalog(folder: Path, identity_file: Path) -> Path:
         {"prompt": "What is 17 x 23?", "answer": "391"},
         {"prompt": "Who are you?", "answer": "A cheap engine.", "match": "exact"},
     ]
-    entries = {"clusters/test.yaml": cluster_data(identity_file), "images/cheap.yaml": CHEAP_IMAGE, "models/cheap.yaml": model}
+    entries = {
+        "clusters/test.yaml": cluster_data(identity_file),
+        "images/cheap.yaml": CHEAP_IMAGE,
+        "models/cheap.yaml": model,
+    }
     for name, data in entries.items():
         (folder / name).write_text(yaml.safe_dump(data))
     _write_cheap_weights(Catalog(folder).model("cheap").revision)
@@ -218,7 +231,7 @@ def _write_cheap_weights(revision: str) -> None:
     (folder / "model.safetensors").write_bytes(bytes(range(256)) * 4096)
 
 
-def wait_until(condition: Any, what: str, seconds: float = 60) -> None:
+def wait_until(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
     """Waits for a condition; fails the test when it does not come true."""
     end = time.monotonic() + seconds
     while not condition():

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ops.toolchain.errors import ToolchainError
-from ops.toolchain.files import is_program, link_or_copy, locked, new_folder, read_json, write_json
+from ops.toolchain.files import is_program, link_or_copy, lock_of, locked, new_folder, read_json, write_json
 from ops.toolchain.golang import Go, find_go
 from ops.toolchain.parts import LANGUAGE_PYTHON, PULUMI, Part
 from ops.toolchain.surroundings import Surroundings
@@ -55,12 +55,11 @@ class Builder:
         """
         content = self.content_hash(part)
         folder = self._folder(part, content, self._go)
-        lock = folder.with_name(f"{folder.name}.lock")
 
         def waiting() -> None:
             self._report(f"another process is building {part.name}; waiting for it")
 
-        with locked(lock, waiting):
+        with locked(lock_of(folder), waiting):
             if not is_program(folder / part.binary):
                 self._report(f"building {part.name} {part.version} from Go modules (once; {part.size})")
                 log = folder.with_name(f"{folder.name}.log")
@@ -82,7 +81,7 @@ class Builder:
         name = hashlib.sha256("".join(folder.name for folder in folders).encode()).hexdigest()[:16]
         joined = self._surroundings.engine_cache / f"program-{name}"
         if not is_program(joined / PULUMI.binary):
-            with new_folder(joined) as filling:
+            with locked(lock_of(joined), lambda: None), new_folder(joined) as filling:
                 for folder in folders:
                     for file in folder.iterdir():
                         if file.name != MANIFEST:
@@ -92,6 +91,13 @@ class Builder:
     def joined_before(self) -> bool:
         """Reports whether `join` has nothing to build."""
         return all(self.find(part) for part in (PULUMI, LANGUAGE_PYTHON))
+
+    def is_possible(self) -> bool:
+        """Reports whether there is a Go that can build."""
+        try:
+            return bool(self._go)
+        except ToolchainError:
+            return False
 
     def content_hash(self, part: Part) -> str:
         """Returns a hash of everything that a build depends on, except for Go itself.

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from ops.toolchain.building import MANIFEST, Builder
 from ops.toolchain.errors import ToolchainError
-from ops.toolchain.files import is_program, link_or_copy, locked, read_json, replace_folder
+from ops.toolchain.files import is_program, link_or_copy, lock_of, locked, new_folder, read_json
 from ops.toolchain.official import Downloads, Memory, find_plugin, find_pulumi, plugin_folder
 from ops.toolchain.parts import LANGUAGE_PYTHON, PROVIDERS, PULUMI, Part
 from ops.toolchain.surroundings import Surroundings
@@ -52,16 +52,17 @@ class _Search:
     def run(self) -> Toolchain:
         installed = find_pulumi(self._where, self._memory)
         program, engine = self._official_engine(*installed) if installed else self._other_engine()
-        # An installed pulumi keeps its home, with the operator's login in it, as long as nothing of ours has to go there.
+        # An installed pulumi keeps its home, with the operator's login in it, unless something of ours has to go there.
         home = self._where.chosen_home or (self._where.usual_home if installed else self._where.own_home)
-        providers = [self._provider(part, home) for part in PROVIDERS]
-        if home == self._where.usual_home and any(part.origin != "official" for part in providers):
+        found = [self._provider(part, home) for part in PROVIDERS]
+        if home != self._where.chosen_home and any(provider.origin != "official" for provider in found):
             home = self._where.own_home
-        return Toolchain(
-            pulumi=program,
-            home=home,
-            parts=(*engine, *(self._placed(part, found, home) for part, found in zip(PROVIDERS, providers, strict=True))),
-        )
+        providers = [self._placed(part, provider, home) for part, provider in zip(PROVIDERS, found, strict=True)]
+        return Toolchain(pulumi=program, home=home, parts=(*engine, *providers))
+
+    def _may_download(self) -> bool:
+        """A download that failed lately is not tried again as long as a build is a way out."""
+        return self._downloads.failed_lately() is None or not self._builder.is_possible()
 
     def _official_engine(self, program: Path, version: str) -> tuple[Path, tuple[ToolchainPart, ...]]:
         host = program.resolve().with_name(LANGUAGE_PYTHON.binary)
@@ -72,7 +73,7 @@ class _Search:
 
     def _other_engine(self) -> tuple[Path, tuple[ToolchainPart, ...]]:
         program = self._downloads.find_pulumi()
-        if program is None and not self._builder.joined_before():
+        if program is None and not self._builder.joined_before() and self._may_download():
             program = self._downloads.fetch_pulumi()
         if program is not None:
             return self._official_engine(program, PULUMI.version)
@@ -90,7 +91,7 @@ class _Search:
         built = None
         if official is None:
             built = self._builder.find(part)
-        if official is None and built is None:
+        if official is None and built is None and self._may_download():
             official = self._downloads.fetch_plugin(part, home)
         if official is not None:
             return ToolchainPart(part.name, part.version, "official", official)
@@ -107,15 +108,11 @@ class _Search:
                 return False
             return source == target or read_json(target / MANIFEST) == read_json(source / MANIFEST)
 
-        def fill(folder: Path) -> None:
-            if found.origin == "official":
-                (folder / part.binary).symlink_to(found.path)
-                return
-            for file in source.iterdir():
-                link_or_copy(file, folder / file.name)
-
         if not in_place():
-            with locked(target.parent / f".{target.name}.gb10-serving.lock", lambda: None):
-                if not in_place():
-                    replace_folder(target, fill)
+            with locked(lock_of(target), lambda: None), new_folder(target) as filling:
+                if found.origin == "official":
+                    (filling / part.binary).symlink_to(found.path)
+                else:
+                    for file in source.iterdir():
+                        link_or_copy(file, filling / file.name)
         return ToolchainPart(part.name, part.version, found.origin, target / part.binary)

@@ -31,34 +31,23 @@ def locked(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
-    """Gives a folder to fill, which becomes `target` as a whole at the end, and is removed after an error.
+    """Gives a folder to fill, which takes the place of `target` as a whole at the end, and is removed after an error.
 
-    If another process was faster, its folder stays and this one is dropped.
+    Callers hold a lock, so that only one of them does this at a time.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    filling = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-    filling.chmod(0o755)
-    try:
-        yield filling
-        try:
-            filling.rename(target)
-        except OSError:
-            if not target.is_dir():
-                raise
-    finally:
-        shutil.rmtree(filling, ignore_errors=True)
-
-
-def replace_folder(target: Path, fill: Callable[[Path], None]) -> None:
-    """Fills a folder and puts it in the place of `target`, whatever is there."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as room:
         filling = Path(room) / "new"
         filling.mkdir()
-        fill(filling)
+        yield filling
         if target.exists() or target.is_symlink():
             target.rename(Path(room) / "old")
         filling.rename(target)
+
+
+def lock_of(folder: Path) -> Path:
+    """Returns the lock file for making a folder."""
+    return folder.with_name(f".{folder.name}.lock")
 
 
 def link_or_copy(source: Path, target: Path) -> None:

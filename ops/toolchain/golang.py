@@ -92,27 +92,28 @@ def find_go(search_path: str, environment: Mapping[str, str], sources: Path) -> 
         ToolchainError: there is none; the text says what to install.
     """
     needed = _needed_version(sources / "go.mod")
+    reason = "The engine has to be built from Go modules, because it is neither installed nor could it be downloaded"
     advice = (
         f"Install Go {needed} or newer from https://go.dev/dl (with network access any Go from 1.21 on will do: it "
         "fetches the newer one by itself), or the official pulumi from https://www.pulumi.com/docs/install."
     )
     program = shutil.which("go", path=search_path) or next((p for p in _USUAL_PLACES if os.access(p, os.X_OK)), None)
     if program is None:
-        raise ToolchainError(f"There is no official pulumi on this machine and no Go to build it with. {advice}")
+        raise ToolchainError(f"{reason}, and there is no Go to do that with. {advice}")
     clean = _clean(environment)
     try:
         # Go of another version than the go.mod asks for replaces itself here, if it can.
         version = _capture(Path(program), ["env", "GOVERSION"], sources, clean)
     except ToolchainError as error:
-        raise ToolchainError(f"There is no official pulumi here, and Go ({program}) is not usable: {error} {advice}") from error
+        raise ToolchainError(f"{reason}, and {program} is not usable: {error} {advice}") from error
     if _numbers(version) < _numbers(needed):
-        raise ToolchainError(f"There is no official pulumi here, and Go ({program}, {version}) is too old. {advice}")
+        raise ToolchainError(f"{reason}, and {program} ({version}) is too old. {advice}")
     return Go(Path(program), version, clean)
 
 
 def _clean(environment: Mapping[str, str]) -> dict[str, str]:
     """Returns the environment without what would make a build differ from machine to machine."""
-    dropped = {"GOOS", "GOARCH", "GOWORK", "GOENV_VERSION"}
+    dropped = {"GOOS", "GOARCH", "GOWORK"}
     clean = {name: value for name, value in environment.items() if name not in dropped}
     return clean | {"CGO_ENABLED": "0", "GOWORK": "off"}
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ops.toolchain.building import MANIFEST
 from ops.toolchain.errors import ToolchainError
-from ops.toolchain.files import is_program, new_folder, read_json, write_json
+from ops.toolchain.files import is_program, lock_of, locked, new_folder, read_json, write_json
 from ops.toolchain.parts import LANGUAGE_PYTHON, OLDEST_PULUMI, PULUMI, Part
 from ops.toolchain.surroundings import Surroundings
 
@@ -120,6 +120,14 @@ class Downloads:
         self._memory = memory
         self._report = report
 
+    def failed_lately(self) -> str | None:
+        """Returns why the release server could not be used, if that was within the last day."""
+        failure = self._memory.get("failures", self._surroundings.releases)
+        if not isinstance(failure, dict):
+            return None
+        age = time.time() - float(failure.get("at", 0))
+        return str(failure.get("reason")) if 0 <= age < _REMEMBERED else None
+
     @property
     def pulumi_folder(self) -> Path:
         """Where a downloaded pulumi lies, with its language hosts."""
@@ -146,11 +154,9 @@ class Downloads:
         return self._fetch(part, address, plugin_folder(home, part), (part.binary,))
 
     def _fetch(self, part: Part, address: str, folder: Path, needed: tuple[str, ...]) -> Path | None:
-        if self._memory_of_failure():
-            return None
         self._report(f"looking for the official {part.name} {part.version}")
         try:
-            with new_folder(folder) as filling:
+            with locked(lock_of(folder), lambda: None), new_folder(folder) as filling:
                 self._download(address, filling)
                 missing = [name for name in needed if not is_program(filling / name)]
                 if missing:
@@ -160,13 +166,6 @@ class Downloads:
             self._report(f"no official {part.name}: {error}")
             return None
         return folder / part.binary
-
-    def _memory_of_failure(self) -> bool:
-        failure = self._memory.get("failures", self._surroundings.releases)
-        if not isinstance(failure, dict):
-            return False
-        age = time.time() - float(failure.get("at", 0))
-        return 0 <= age < _REMEMBERED
 
     def _download(self, address: str, folder: Path) -> None:
         import httpx  # only needed here, and slow to import
@@ -210,9 +209,7 @@ def _first_answer(client: "httpx.Client", address: str) -> "httpx.Response":
         raise ToolchainError(f"{address} does not answer within {_PATIENCE:.0f} s") from None
     if isinstance(answer, httpx.Response):
         return answer
-    if isinstance(answer, httpx.HTTPError):
-        raise ToolchainError(f"{address} cannot be reached ({answer or type(answer).__name__})") from answer
-    raise answer
+    raise ToolchainError(f"{address} cannot be reached ({answer or type(answer).__name__})") from answer
 
 
 def _unpack(archive: Any, folder: Path) -> None:

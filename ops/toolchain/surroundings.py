@@ -33,7 +33,7 @@ class Platform:
         system, machine = sys.platform, platform.machine()
         if system not in _SYSTEMS or machine.lower() not in _MACHINES:
             raise ToolchainError(
-                f"Pulumi cannot be set up on {system}/{machine}: only Linux and macOS on x86_64 and arm64 are supported. "
+                f"Pulumi cannot be set up on {system}/{machine}: it takes Linux or macOS, on x86_64 or arm64. "
                 "Run from such a machine; the nodes themselves are reached over ssh."
             )
         return cls(_SYSTEMS[system], _MACHINES[machine.lower()])

@@ -1,31 +1,30 @@
 """`python3 -m runtime.node VERB`: reads one line of JSON from standard input and answers with one line of JSON.
 
+What follows that line, if anything, is the verb's payload.
 Progress and errors go to standard error. Exit codes: 0 done, 1 the verb says why not, 2 no such verb.
 """
 
 import json
 import sys
 from collections.abc import Callable
-from typing import Any, BinaryIO
+from typing import Any
 
 from runtime.node import claims, facts, images, preflight, probes, ranks, watch, weights
 from runtime.node.errors import NodeTaskError
 
-Verb = Callable[[dict[str, Any], BinaryIO], Any]
-
-VERBS: dict[str, Verb] = {
-    "facts": lambda request, payload: facts.facts(),
-    "image-identity": lambda request, payload: images.identity(request["reference"]),
-    "weights-status": lambda request, payload: weights.status(request),
-    "weights-receive": weights.receive,
-    "preflight": lambda request, payload: preflight.preflight(request),
-    "claim-holder": lambda request, payload: claims.holder(request["storage_folder"]),
-    "claim": lambda request, payload: claims.take(request),
-    "release-claim": lambda request, payload: claims.release(request),
-    "remove-rank": lambda request, payload: ranks.remove_leftover(request),
-    "watch-rank": lambda request, payload: watch.watch_rank(request),
-    "rail-bytes": lambda request, payload: watch.rail_bytes(request["interfaces"]),
-    "probe": lambda request, payload: probes.probe(request),
+VERBS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "facts": facts.facts,
+    "image-identity": images.identity,
+    "weights-status": weights.status,
+    "weights-receive": lambda request: weights.receive(request, sys.stdin.buffer),
+    "preflight": preflight.preflight,
+    "claim-holder": claims.holder,
+    "claim": claims.take,
+    "release-claim": claims.release,
+    "remove-rank": ranks.remove_leftover,
+    "watch-rank": watch.watch_rank,
+    "rail-bytes": watch.rail_bytes,
+    "probe": probes.probe,
 }
 
 
@@ -37,7 +36,7 @@ def main() -> int:
         return 2
     request = json.loads(sys.stdin.buffer.readline())
     try:
-        answer = verb(request, sys.stdin.buffer)
+        answer = verb(request)
     except NodeTaskError as error:
         print(error, file=sys.stderr)
         return 1

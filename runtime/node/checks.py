@@ -21,8 +21,8 @@ def memory(required_bytes: int, own_processes: set[int]) -> str | None:
         return None
     return (
         f"memory: {available // MIB} MiB are available and {own // MIB} MiB come free with this group's old rank, "
-        f"the rank needs {required_bytes // MIB} MiB: end what else uses memory on this node, or lower memory/required_bytes "
-        "in the stack file"
+        f"the rank needs {required_bytes // MIB} MiB: end what else uses memory on this node, or lower "
+        "memory/required_bytes in the stack file"
     )
 
 
@@ -128,7 +128,7 @@ def clock(controller_seconds: float) -> str | None:
     skew = time.time() - controller_seconds
     if abs(skew) <= _MOST_CLOCK_SKEW_SECONDS:
         return None
-    return f"clock: this node is {skew:+.0f} s off the controller ({socket.gethostname()}): start time synchronisation on it"
+    return f"clock: {socket.gethostname()} is {skew:+.0f} s off the controller: start time synchronisation on that node"
 
 
 def mount_sources(folders: list[str]) -> str | None:

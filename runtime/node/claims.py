@@ -11,9 +11,9 @@ from runtime.node.errors import NodeTaskError
 from runtime.node.files import read_json, write_json
 
 
-def holder(storage_folder: str) -> dict[str, Any] | None:
-    """Returns who holds this node (`stack`, `group`, `since`), none when it is free."""
-    return read_json(_path(storage_folder))
+def holder(request: dict[str, Any]) -> dict[str, Any] | None:
+    """Returns who holds the node of `storage_folder` (`stack`, `group`, `since`), none when it is free."""
+    return read_json(_path(request["storage_folder"]))
 
 
 def take(request: dict[str, Any]) -> dict[str, Any]:
@@ -32,8 +32,8 @@ def take(request: dict[str, Any]) -> dict[str, Any]:
         "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
     if not _create(path, claim):
-        refuse_other_stack(request["storage_folder"], request["stack"])
-        if (holder(request["storage_folder"]) or {}).get("group") != request["group"]:
+        refuse_other_stack(request)
+        if (holder(request) or {}).get("group") != request["group"]:
             write_json(path, claim)
     return {"stack": request["stack"], "group": request["group"]}
 
@@ -41,20 +41,20 @@ def take(request: dict[str, Any]) -> dict[str, Any]:
 def release(request: dict[str, Any]) -> dict[str, Any]:
     """Gives the node up if `stack` and `group` hold it; anybody else's claim stays."""
     path = _path(request["storage_folder"])
-    found = holder(request["storage_folder"])
+    found = holder(request)
     held = bool(found) and (found["stack"], found["group"]) == (request["stack"], request["group"])
     if held:
         path.unlink()
     return {"released": held}
 
 
-def refuse_other_stack(storage_folder: str, stack: str) -> None:
-    """Raises NodeTaskError if a stack other than `stack` holds this node."""
-    found = holder(storage_folder)
-    if found and found["stack"] != stack:
+def refuse_other_stack(request: dict[str, Any]) -> None:
+    """Raises NodeTaskError if a stack other than `stack` holds the node of `storage_folder`."""
+    found = holder(request)
+    if found and found["stack"] != request["stack"]:
         raise NodeTaskError(
-            f"this node serves stack {found['stack']}, group {found['group']}, since {found['since']}: a node belongs to "
-            f"one deployment. Way out: `pulumi destroy --stack {found['stack']}` first, or choose other nodes"
+            f"this node serves stack {found['stack']}, group {found['group']}, since {found['since']}: a node belongs "
+            f"to one deployment. Way out: `pulumi destroy --stack {found['stack']}` first, or choose other nodes"
         )
 
 

@@ -2,11 +2,12 @@
 
 import os
 import platform
+from typing import Any
 
 from runtime.node.docker import docker
 
 
-def facts() -> dict[str, str]:
+def facts(_: dict[str, Any]) -> dict[str, str]:
     """Returns host name, architecture, kernel, Python and Docker of the node."""
     return {
         "architecture": platform.machine(),

@@ -6,9 +6,9 @@ from runtime.common.image_identity import image_identity
 from runtime.node.docker import inspect
 
 
-def identity(reference: str) -> dict[str, Any]:
-    """Returns the identity and the layers of the image, both none where the node does not have it."""
-    image = inspect("image", reference)
+def identity(request: dict[str, Any]) -> dict[str, Any]:
+    """Returns `identity` and `layers` of the image `reference`, both none where the node does not have it."""
+    image = inspect("image", request["reference"])
     if image is None:
         return {"identity": None, "layers": None}
     layers = image["RootFS"]["Layers"]

@@ -43,14 +43,14 @@ def preflight(request: dict[str, Any]) -> dict[str, Any]:
 
 def _claim(request: dict[str, Any]) -> str | None:
     try:
-        claims.refuse_other_stack(request["storage_folder"], request["stack"])
+        claims.refuse_other_stack(request)
     except NodeTaskError as error:
         return f"claim: {error}"
     return None
 
 
 def _image(expected: dict[str, Any]) -> str | None:
-    found = images.identity(expected["reference"])
+    found = images.identity(expected)
     if found["identity"] == expected["identity"]:
         return None
     if found["identity"] is None:
@@ -63,8 +63,8 @@ def _image(expected: dict[str, Any]) -> str | None:
         else f"it has {len(found['layers'])} layers, built were {len(expected['layers'])}"
     )
     return (
-        f"image: {expected['reference']} on this node is not the one that was built: {reason}. Somebody retagged or rebuilt "
-        f"it here: `docker rmi {expected['reference']}` on this node, then `pulumi up --replace` its image resource"
+        f"image: {expected['reference']} on this node is not the one that was built: {reason}. Somebody retagged or "
+        f"rebuilt it here: `docker rmi {expected['reference']}` on this node, then `pulumi up --replace` the image"
     )
 
 

@@ -26,7 +26,7 @@ def watch_rank(request: dict[str, Any]) -> dict[str, Any]:
     told: dict[str, Any] = {}
     told_at = 0.0
     while True:
-        report = _report(request["container"], request["interfaces"])
+        report = _report(request)
         if report["state"] != "running":
             return report
         if report["state"] != told.get("state") or time.monotonic() - told_at >= _HEARTBEAT_SECONDS:
@@ -35,14 +35,15 @@ def watch_rank(request: dict[str, Any]) -> dict[str, Any]:
         time.sleep(_POLL_SECONDS)
 
 
-def _report(container: str, interfaces: list[str]) -> dict[str, Any]:
+def _report(request: dict[str, Any]) -> dict[str, Any]:
+    container = request["container"]
     found = inspect("container", container)
     running = bool(found and found["State"]["Running"] and not found["RestartCount"])
     return {
         "state": "running" if running else "ended" if found else "absent",
         "exit_code": found["State"]["ExitCode"] if found else None,
         "last_lines": _last_lines(container) if found else [],
-        "rail_bytes": rail_bytes(interfaces),
+        "rail_bytes": rail_bytes(request),
     }
 
 
@@ -52,9 +53,9 @@ def _last_lines(container: str) -> list[str]:
     return lines[-_LAST_LINES:]
 
 
-def rail_bytes(interfaces: list[str]) -> int:
-    """Returns how many bytes have gone over these interfaces, both ways, since they are there."""
-    return sum(_interface_bytes(interface) for interface in interfaces)
+def rail_bytes(request: dict[str, Any]) -> int:
+    """Returns how many bytes have gone over `interfaces`, both ways, since they are there."""
+    return sum(_interface_bytes(interface) for interface in request["interfaces"])
 
 
 def _interface_bytes(interface: str) -> int:

@@ -4,12 +4,12 @@ import os
 import shutil
 import tarfile
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 from runtime.common.weights_manifest import CHUNK_BYTES, manifest_hash, manifest_of
 from runtime.node.errors import NodeTaskError
-from runtime.node.progress import tell
 from runtime.node.files import read_json, sync_folder, write_json
+from runtime.node.progress import tell
 
 
 def status(request: dict[str, Any]) -> dict[str, Any]:
@@ -88,30 +88,30 @@ def _check_disk(folder: Path, needed_bytes: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed_bytes:
         raise NodeTaskError(
-            f"{folder.parent} has {free} bytes free and the weights need {needed_bytes}: free {needed_bytes - free} bytes there"
+            f"{folder.parent} has {free} bytes free and the weights need {needed_bytes}: "
+            f"free {needed_bytes - free} bytes there"
         )
 
 
 def _unpack(payload: BinaryIO, folder: Path) -> None:
     with tarfile.open(fileobj=payload, mode="r|") as archive:
         for member in archive:
+            source = archive.extractfile(member)
             name = PurePosixPath(member.name)
-            if name.is_absolute() or ".." in name.parts or not (member.isdir() or member.isfile()):
+            if source is None or name.is_absolute() or ".." in name.parts:
                 raise NodeTaskError(
                     f"the stream holds {member.name!r}, which is no plain file inside the folder; nothing was kept"
                 )
-            target = folder / name
-            if member.isdir():
-                target.mkdir(parents=True, exist_ok=True)
-                continue
-            target.parent.mkdir(parents=True, exist_ok=True)
-            source = archive.extractfile(member)
-            assert source is not None
-            with target.open("wb") as file:
-                shutil.copyfileobj(source, file, CHUNK_BYTES)
-                file.flush()
-                os.fsync(file.fileno())
+            _write(source, folder / name)
             tell(f"received {name} ({member.size} bytes)")
+
+
+def _write(source: IO[bytes], target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.open("wb") as file:
+        shutil.copyfileobj(source, file, CHUNK_BYTES)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _check_content(folder: Path, manifest: list[dict[str, Any]]) -> None:

@@ -6,7 +6,7 @@ import runpy
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pulumi
 import pulumi.runtime.settings
@@ -68,7 +68,7 @@ class _Answers(mocks.Mocks):
             outputs |= {"stdout": _answer(args.inputs["create"]), "stderr": ""}
         return "" if self._preview else f"{args.name}-id", outputs
 
-    def call(self, args: mocks.MockCallArgs) -> dict[str, Any]:
+    def call(self, args: mocks.MockCallArgs) -> NoReturn:
         raise AssertionError(f"the program must not call anything at plan time, it called {args.token}")
 
 
@@ -122,7 +122,7 @@ RunProgram = Callable[..., Graph]
 
 
 @pytest.fixture
-def run_program(request: pytest.FixtureRequest) -> RunProgram:
+def run_program() -> RunProgram:
     """Returns a function that runs `__main__.py` for a stack and returns its graph."""
 
     def run(stack: str, deployment: dict[str, Any], preview: bool) -> Graph:

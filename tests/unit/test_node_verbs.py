@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ops.tasks import tar_stream, archive_identity
+from ops.tasks import archive_identity, tar_stream
 from runtime.common.image_identity import image_identity
 from runtime.common.weights_manifest import manifest_hash, manifest_of
 from runtime.node import checks, claims, probes, weights
@@ -28,12 +28,12 @@ def claim_request(folder: Path, stack: str, group: str = "main") -> dict[str, st
 def test_a_node_serves_one_stack(tmp_path: Path) -> None:
     claims.take(claim_request(tmp_path, "one"))
     claims.take(claim_request(tmp_path, "one"))
-    with pytest.raises(NodeTaskError, match="serves stack one, group main, since .*pulumi destroy --stack one"):
+    with pytest.raises(NodeTaskError, match=r"serves stack one, group main, since .*pulumi destroy --stack one"):
         claims.take(claim_request(tmp_path, "two"))
     assert claims.release(claim_request(tmp_path, "two")) == {"released": False}
     assert claims.release(claim_request(tmp_path, "one")) == {"released": True}
     claims.take(claim_request(tmp_path, "two"))
-    assert (claims.holder(str(tmp_path)) or {})["stack"] == "two"
+    assert (claims.holder({"storage_folder": str(tmp_path)}) or {})["stack"] == "two"
 
 
 def test_a_claim_moves_between_groups_of_its_stack(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_a_claim_moves_between_groups_of_its_stack(tmp_path: Path) -> None:
     claims.take(claim_request(tmp_path, "one", "a"))
     claims.take(claim_request(tmp_path, "one", "b"))
     assert claims.release(claim_request(tmp_path, "one", "a")) == {"released": False}
-    assert (claims.holder(str(tmp_path)) or {})["group"] == "b"
+    assert (claims.holder({"storage_folder": str(tmp_path)}) or {})["group"] == "b"
 
 
 def test_only_one_of_many_gets_the_claim(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_only_one_of_many_gets_the_claim(tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    holder = claims.holder(str(tmp_path))
+    holder = claims.holder({"storage_folder": str(tmp_path)})
     assert holder is not None
     assert len(refused) == 15
     assert holder["stack"] not in refused
@@ -140,14 +140,18 @@ def test_what_happens_to_weights_later_is_seen_without_reading_them(source: Path
 
 def test_image_identity_is_about_content_not_about_how_a_store_writes_it() -> None:
     plain = image_identity(["sha256:a"], {"Env": ["A=1"]}, "amd64")
-    assert plain == image_identity(["sha256:a"], {"Env": ["A=1"], "Cmd": None, "Entrypoint": [], "Labels": {"x": "y"}}, "amd64")
+    assert plain == image_identity(
+        ["sha256:a"], {"Env": ["A=1"], "Cmd": None, "Entrypoint": [], "Labels": {"x": "y"}}, "amd64"
+    )
     assert plain != image_identity(["sha256:b"], {"Env": ["A=1"]}, "amd64")
     assert plain != image_identity(["sha256:a"], {"Env": ["A=2"]}, "amd64")
     assert plain != image_identity(["sha256:a"], {"Env": ["A=1"]}, "arm64")
 
 
 def test_the_identity_of_an_archive_is_that_of_its_config(tmp_path: Path) -> None:
-    config = json.dumps({"architecture": "arm64", "config": {"Cmd": ["x"]}, "rootfs": {"diff_ids": ["sha256:a"]}}).encode()
+    config = json.dumps(
+        {"architecture": "arm64", "config": {"Cmd": ["x"]}, "rootfs": {"diff_ids": ["sha256:a"]}}
+    ).encode()
     name = f"{hashlib.sha256(config).hexdigest()}.json"
     with tarfile.open(tmp_path / "image.tar", "w") as archive:
         for member, content in (("manifest.json", json.dumps([{"Config": name}]).encode()), (name, config)):
@@ -186,7 +190,7 @@ def test_a_wrong_clock_and_an_absent_folder_are_named() -> None:
 
 
 class _Head(BaseHTTPRequestHandler):
-    answers: dict[str, Any] = {}  # noqa: RUF012 - set by each test
+    answers: dict[str, Any] = {}
 
     def do_GET(self) -> None:
         self.send_response(200)
@@ -208,7 +212,12 @@ class _Head(BaseHTTPRequestHandler):
 def head() -> Iterator[dict[str, Any]]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Head)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield {"port": server.server_address[1], "served_name": "m", "start_timeout_seconds": 2, "answer_timeout_seconds": 2}
+    yield {
+        "port": server.server_address[1],
+        "served_name": "m",
+        "start_timeout_seconds": 2,
+        "answer_timeout_seconds": 2,
+    }
     server.shutdown()
     server.server_close()
 
@@ -230,7 +239,9 @@ def test_a_head_that_answers_right_is_ready(head: dict[str, Any]) -> None:
         ({"status": 500}, "the server answered 500"),
     ],
 )
-def test_a_head_that_is_healthy_and_wrong_is_not_ready(head: dict[str, Any], answer: dict[str, Any], words: str) -> None:
+def test_a_head_that_is_healthy_and_wrong_is_not_ready(
+    head: dict[str, Any], answer: dict[str, Any], words: str
+) -> None:
     _Head.answers = {QUESTION["prompt"]: answer}
     with pytest.raises(NodeTaskError, match=words):
         probes.probe({**head, "probes": [QUESTION]})

@@ -16,7 +16,8 @@ from spec.plan import plan_release
 
 PROJECT = Path(__file__).parents[2]
 PLAIN = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
 )
 
 
@@ -63,7 +64,9 @@ def test_only_what_ranks_are_made_from_makes_another_generation(
 
 def test_a_node_that_the_cluster_does_not_have_is_refused(catalog: Catalog, lab_config: dict[str, Any]) -> None:
     lab_config["groups"] = {"main": ["lab-1", "lab-9"]}
-    with pytest.raises(SpecificationError, match=r"groups/main: 'lab-9'\n.*no node of this name\n.*use one of: lab-1, lab-2"):
+    with pytest.raises(
+        SpecificationError, match=r"groups/main: 'lab-9'\n.*no node of this name\n.*use one of: lab-1, lab-2"
+    ):
         plan_release("lab", lab_config, catalog)
 
 
@@ -89,7 +92,11 @@ def test_canonical_json_refuses_what_is_no_number() -> None:
         canonical_json(float("nan"))
 
 
-@given(st.dictionaries(st.from_regex(r"\A[a-z][a-z_]{3,20}\Z"), st.booleans() | st.integers() | st.from_regex(r"\A[a-z]+\Z")))
+@given(
+    st.dictionaries(
+        st.from_regex(r"\A[a-z][a-z_]{3,20}\Z"), st.booleans() | st.integers() | st.from_regex(r"\A[a-z]+\Z")
+    )
+)
 def test_every_argument_is_written_once_and_in_full(other: dict[str, Any]) -> None:
     try:
         words = Engine(max_model_len=8, max_num_seqs=1, other=other).arguments()

@@ -8,7 +8,6 @@ import argparse
 import json
 import socket
 import sys
-import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -84,7 +83,7 @@ class Api(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(json.dumps(content).encode())
 
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name of the base class
         say(format % args)
 
 

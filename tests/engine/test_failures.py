@@ -1,0 +1,185 @@
+"""What an operator sees when something fails: one readable error, nothing stopped too early, nothing left behind."""
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from lab.docker_engine import existing_engine
+from lab.node import container_name
+from tests.virtual import FABRIC, Project, cheap_deployment
+
+
+@contextlib.contextmanager
+def paused(node: str) -> Iterator[None]:
+    """Makes a node hang: it neither answers nor refuses."""
+    engine = existing_engine()
+    assert engine is not None
+    engine.docker("pause", container_name(FABRIC, node), what="pause a node")
+    try:
+        yield
+    finally:
+        engine.docker("unpause", container_name(FABRIC, node), what="let a node go on")
+
+
+def assert_readable(output: str) -> None:
+    """A failure is told by one message, not by a traceback of the program."""
+    assert "Traceback" not in output
+    assert "Exception ignored" not in output
+    assert "Resource monitor has terminated" not in output
+
+
+def test_a_hanging_node_stops_an_up_before_anything_is_touched(project: Project) -> None:
+    deployment = cheap_deployment("test-1", "test-2")
+    assert project.up("one", deployment).code == 0
+    deployment["engine"]["max_model_len"] = 600
+    with paused("test-2"):
+        project.write("one", deployment)
+        preview = project.preview("one")
+        assert preview.code == 0, preview.output
+        assert {"main-test-1-rank0", "main-test-2-rank1"} <= preview.changed()
+        run = project.up("one")
+        assert run.code != 0
+        assert "test-2 (198.51.100.141) does not answer ssh within 5 s" in run.output
+        assert_readable(run.output)
+        assert not any("rank" in step.name for step in run.steps if step.operation != "same")
+        assert "max-model-len=512" in project.on_node("test-1", "docker logs gb10-one-main-rank0")
+    assert project.ask("test-1") == "17 x 23 = 391"
+    assert project.up("one").code == 0
+    assert "max-model-len=600" in project.on_node("test-1", "docker logs gb10-one-main-rank0")
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (
+            "die-at-start",
+            [
+                "rank 0 (head) on test-1 ended with exit code 1 before the group was ready",
+                "ValueError: the head could not start",
+            ],
+        ),
+        ("die-at-answer", ["the server answered 500", "the first answer killed the engine"]),
+        ("wrong-answer", ["expected '391' (contains), got 'no'", "what they compute is wrong"]),
+    ],
+)
+def test_a_head_that_does_not_serve_fails_the_up_with_its_own_words(
+    project: Project, fault: str, words: list[str]
+) -> None:
+    deployment = cheap_deployment("test-1", "test-2")
+    deployment["engine"]["other"] = {"cheap_fault": fault}
+    deployment["readiness"]["start_timeout_seconds"] = 3600
+    run = project.up("one", deployment)
+    assert run.code != 0
+    for text in words:
+        assert text in run.output
+    assert_readable(run.output)
+    del deployment["engine"]["other"]
+    repaired = project.up("one", deployment)
+    assert repaired.code == 0, repaired.output
+
+
+def test_a_worker_killed_during_the_start_is_named(project: Project) -> None:
+    deployment = cheap_deployment("test-1", "test-2")
+    deployment["engine"]["other"] = {"cheap_fault": "slow-start"}
+    deployment["readiness"]["start_timeout_seconds"] = 3600
+    project.write("one", deployment)
+    process = project.start("up", "--yes", "--skip-preview", "--stack", "one")
+    end = time.monotonic() + 60
+    while "gb10-one-main-rank0" not in project.containers("test-1"):
+        assert time.monotonic() < end
+        time.sleep(0.3)
+    project.on_node("test-2", "docker kill gb10-one-main-rank1")
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert "rank 1 on test-2 ended with exit code 137 before the group was ready" in output
+    assert_readable(output)
+
+
+def test_a_second_stack_is_told_who_holds_the_node(project: Project) -> None:
+    assert project.up("one", cheap_deployment("test-1", "test-2")).code == 0
+    started = project.on_node("test-2", "docker inspect --format '{{.State.StartedAt}}' gb10-one-main-rank1")
+    second = project.up("two", cheap_deployment("test-2", "test-3"))
+    assert second.code != 0
+    assert "test-2 (198.51.100.141): claim: this node serves stack one, group main" in second.output
+    assert "pulumi destroy --stack one" in second.output
+    assert_readable(second.output)
+    assert project.containers("test-3") == []
+    assert project.on_node("test-2", "docker inspect --format '{{.State.StartedAt}}' gb10-one-main-rank1") == started
+    assert project.ask("test-1") == "17 x 23 = 391"
+
+
+def test_an_image_that_was_exchanged_on_one_node_is_refused(project: Project) -> None:
+    deployment = cheap_deployment("test-1", "test-2")
+    assert project.up("one", deployment).code == 0
+    image = project.catalog.image("cheap").reference("cheap")
+    project.on_node(
+        "test-2",
+        f"docker rm -f scratch 2>/dev/null; docker create --name scratch {image} true && docker export scratch | "
+        f"docker import - {image} && docker rm scratch",
+    )
+    deployment["engine"]["max_model_len"] = 600
+    run = project.up("one", deployment)
+    assert run.code != 0
+    assert f"image: {image} on this node is not the one that was built: layer 0 is sha256:" in run.output
+    assert project.ask("test-1") == "17 x 23 = 391"
+    project.on_node("test-2", f"docker rm --force gb10-one-main-rank1; docker rmi {image}")
+
+
+def test_a_foreign_container_of_the_same_name_is_named_and_left_alone(project: Project) -> None:
+    image = project.catalog.image("cheap").reference("cheap")
+    deployment = cheap_deployment("test-1")
+    assert project.up("one", deployment).code == 0
+    assert project.destroy("one").code == 0
+    project.on_node("test-1", f"docker create --name gb10-one-main-rank0 {image} sleep 1")
+    run = project.up("one")
+    assert run.code != 0
+    assert "a container named gb10-one-main-rank0 is on this node and was not made by stack one" in run.output
+    assert_readable(run.output)
+    assert project.containers("test-1") == ["gb10-one-main-rank0"]
+
+
+def kill_points() -> list[float]:
+    """Twenty seeded moments of an `up`, half of them while containers are created."""
+    random_source = random.Random(20261130)
+    return [random_source.uniform(0.5, 5.5) for _ in range(10)] + [-random_source.uniform(0, 1.2) for _ in range(10)]
+
+
+def test_a_killed_up_never_blocks_the_next(project: Project) -> None:
+    """Positive moments count from the start, negative ones from the first container's creation."""
+    deployment = cheap_deployment("test-1", "test-2")
+    project.write("one", deployment)
+    for round_number, moment in enumerate(kill_points()):
+        deployment["engine"]["max_model_len"] = 512 + round_number
+        project.write("one", deployment)
+        process = project.start("up", "--yes", "--skip-preview", "--stack", "one")
+        _wait_for(process, moment)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        again = project.up("one")
+        if again.code != 0:
+            assert "currently locked" in again.output, again.output
+            assert "`pulumi cancel`" in again.output
+            assert project.pulumi("cancel", "--yes", "--stack", "one").code == 0
+            again = project.up("one")
+        assert again.code == 0, f"round {round_number}, killed at {moment:.2f}:\n{again.output}"
+        assert project.ask("test-1") == "17 x 23 = 391"
+        for node in ("test-1", "test-2"):
+            assert len(project.containers(node)) == 1
+        assert f"max-model-len={512 + round_number}" in project.on_node("test-1", "docker logs gb10-one-main-rank0")
+
+
+def _wait_for(process: "subprocess.Popen[str]", moment: float) -> None:
+    if moment >= 0:
+        time.sleep(moment)
+        return
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "Container" in line and "creating" in line:
+            break
+    time.sleep(-moment)
