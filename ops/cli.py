@@ -17,7 +17,8 @@ from ops.environment import environment_of, pulumi_environment
 from ops.errors import OperationError
 from ops.places import PROJECT
 from ops.progress import CONSOLE, progress
-from ops.pulumi import ensure_stack, run_pulumi
+from ops.pulumi import named_stack, run_pulumi
+from ops.stack_state import ensure_stack
 from ops.testing import LEVELS, run_tests
 from ops.toolchain import ToolchainError, ensure_toolchain
 from spec.catalog import Catalog, read_stack
@@ -69,7 +70,8 @@ def pulumi(context: typer.Context) -> None:
     """Run pulumi with everything set: `fleet pulumi preview --stack lab`."""
     with progress("setup") as report:
         variables = environment_of(ensure_toolchain(report))
-    ensure_stack(context.args, variables)
+    if stack := named_stack(context.args):
+        ensure_stack(stack, variables)
     raise typer.Exit(run_pulumi(context.args, variables))
 
 

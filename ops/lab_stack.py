@@ -7,10 +7,10 @@ from typing import Any
 
 import httpx
 import typer
-from lab.model import ensure_model
 
 from lab import fabric
 from lab.images import build_rank_image
+from lab.model import ensure_model
 from lab.vllm_tree import ensure_vllm_tree
 from ops.environment import environment_of, pulumi_environment
 from ops.errors import OperationError
@@ -18,7 +18,7 @@ from ops.places import PROJECT
 from ops.progress import Report, progress
 from ops.pulumi import run_pulumi
 from ops.remote import run_on_node
-from ops.stack_state import forget_stack, known_stacks, release_dead_lock, resources
+from ops.stack_state import ensure_stack, forget_stack, known_stacks, release_dead_lock, resources
 from ops.toolchain import ensure_toolchain
 from spec.catalog import Catalog, read_stack
 from spec.plan import plan_release
@@ -114,8 +114,8 @@ def _make_parts(report: Report) -> tuple[dict[str, str], Any]:
     model = _CATALOG.model("lab")
 
     def tree_and_model() -> Any:
-        archive = build_rank_image("lab", image, report)
-        tree = ensure_vllm_tree(image.vllm_version, _IMAGE_PYTHON, report)
+        archive = build_rank_image(image, report)
+        tree = ensure_vllm_tree(image.vllm_version, _IMAGE_PYTHON, archive, report)
         ensure_model("lab", model, tree, archive, report)
         return tree
 
@@ -139,6 +139,7 @@ def _forget_what_is_gone(release: Release, variables: dict[str, str], report: Re
 
 
 def _serve(release: Release, variables: dict[str, str]) -> None:
+    ensure_stack(release.stack, variables)
     code = run_pulumi(["up", "--yes", "--skip-preview", "--stack", release.stack], variables)
     if code:
         raise OperationError(f"`pulumi up --stack {release.stack}` failed, see above; the nodes are still there")

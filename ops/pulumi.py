@@ -5,6 +5,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ops.errors import OperationError
 from ops.places import PROJECT
 
 _NEEDS_STACK = ("preview", "up", "refresh", "destroy")
@@ -15,27 +16,23 @@ def run_pulumi(arguments: Sequence[str], variables: Mapping[str, str], project: 
     return subprocess.run(["pulumi", *arguments], cwd=project, env={**os.environ, **variables}, check=False).returncode
 
 
-def ensure_stack(arguments: Sequence[str], variables: Mapping[str, str], project: Path = PROJECT) -> None:
-    """Creates the stack that the arguments name if it has a stack file and the backend does not know it yet.
+def read_pulumi(arguments: Sequence[str], variables: Mapping[str, str], project: Path = PROJECT) -> str:
+    """Runs `pulumi ARGUMENTS` and returns what it printed.
 
-    `pulumi preview --stack NAME` in a new checkout then shows what would be created, instead of asking for an
-    initialisation first.
+    Raises:
+        OperationError: it failed; its own words are in the text.
     """
-    stack = named_stack(arguments)
-    if stack is None or not (project / f"Pulumi.{stack}.yaml").is_file():
-        return
-    environment = {**os.environ, **variables}
-    known = subprocess.run(
-        ["pulumi", "stack", "ls", "--json"], cwd=project, env=environment, capture_output=True, text=True, check=False
+    result = subprocess.run(
+        ["pulumi", *arguments, "--non-interactive"],
+        cwd=project,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    if known.returncode == 0 and f'"name": "{stack}"' not in known.stdout:
-        subprocess.run(
-            ["pulumi", "stack", "init", stack, "--no-select", "--non-interactive"],
-            cwd=project,
-            env=environment,
-            check=True,
-            stdout=subprocess.DEVNULL,
-        )
+    if result.returncode:
+        raise OperationError(f"`pulumi {' '.join(arguments)}` failed: {result.stderr.strip()}")
+    return result.stdout
 
 
 def named_stack(arguments: Sequence[str]) -> str | None:

@@ -37,6 +37,11 @@ class WatchedRank:
     exit_code: int | None = None
     rail_bytes_before: int | None = None
 
+    @property
+    def watched(self) -> dict[str, Any]:
+        """What its node is asked to watch."""
+        return {key: self.plan[key] for key in ("container", "interfaces")}
+
     def apply(self, report: dict[str, Any]) -> None:
         """Takes over what the node says."""
         self.state = report["state"]
@@ -91,7 +96,7 @@ def _follow(request: dict[str, Any], ranks: list[WatchedRank], events: "queue.Qu
             next_progress = time.monotonic() + _PROGRESS_SECONDS
             continue
         if isinstance(event, OperationError):
-            raise _failure(request["group"], ranks, event)
+            raise _failure(request, ranks, event)
         if rank is None:
             _check_rails(request, ranks)
             return {"answered": event["answered"], "group": request["group"]}
@@ -115,8 +120,7 @@ def _start_watch(rank: WatchedRank, request: dict[str, Any], events: "queue.Queu
     assert watch.stdin
     assert watch.stdout
     assert watch.stderr
-    asked = {key: rank.plan[key] for key in ("container", "interfaces")}
-    watch.stdin.write(json.dumps(asked) + "\n")
+    watch.stdin.write(json.dumps(rank.watched) + "\n")
     watch.stdin.flush()
     threading.Thread(target=_read_watch, args=(watch.stdout, watch.stderr, rank, events), daemon=True).start()
     return watch
@@ -154,10 +158,19 @@ def _check_rails(request: dict[str, Any], ranks: list[WatchedRank]) -> None:
             )
 
 
-def _failure(group: str, ranks: list[WatchedRank], error: OperationError) -> OperationError:
+def _failure(request: dict[str, Any], ranks: list[WatchedRank], error: OperationError) -> OperationError:
     """Returns the error with the state of every rank and the head's last words, since the cause is often there."""
+    _ask_again(request, ranks[0])
     states = "\n".join(f"  {rank.name}: {rank.state}" for rank in ranks)
-    return OperationError(f"group {group} is not ready: {error}\n{states}\n{_words_of(ranks[0])}")
+    return OperationError(f"group {request['group']} is not ready: {error}\n{states}\n{_words_of(ranks[0])}")
+
+
+def _ask_again(request: dict[str, Any], rank: WatchedRank) -> None:
+    """Brings what is known of a rank up to date: the last report may be older than the failure."""
+    try:
+        rank.apply(run_on_node(rank.connection, request["storage_folder"], "report-rank", rank.watched))
+    except OperationError as error:
+        rank.last_lines.append(f"(its node cannot be asked any more: {error})")
 
 
 def _ended(rank: WatchedRank, ranks: list[WatchedRank]) -> OperationError:

@@ -1,4 +1,4 @@
-"""What the backend says of a stack, through the Automation API, and how stale things in it are cleared."""
+"""What the backend says of a stack, and how stale things in it are cleared."""
 
 import json
 import os
@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
-from pulumi import automation
-
-from ops.errors import OperationError
 from ops.places import PROJECT
 from ops.progress import Report
+from ops.pulumi import read_pulumi
 
 
 def known_stacks(variables: Mapping[str, str], project: Path = PROJECT) -> set[str]:
@@ -20,27 +18,41 @@ def known_stacks(variables: Mapping[str, str], project: Path = PROJECT) -> set[s
     Raises:
         OperationError: the backend cannot be used.
     """
-    try:
-        return {stack.name for stack in _workspace(variables, project).list_stacks()}
-    except automation.CommandError as error:
-        raise OperationError(f"the stacks of this project cannot be listed: {error}") from None
+    return {stack["name"] for stack in json.loads(read_pulumi(["stack", "ls", "--json"], variables, project))}
+
+
+def ensure_stack(stack: str, variables: Mapping[str, str], project: Path = PROJECT) -> None:
+    """Creates a stack that has a stack file and that the backend does not know yet.
+
+    `pulumi preview --stack NAME` in a new checkout then shows what would be created, instead of asking for an
+    initialisation first.
+
+    Raises:
+        OperationError: the backend cannot be used.
+    """
+    if (project / f"Pulumi.{stack}.yaml").is_file() and stack not in known_stacks(variables, project):
+        read_pulumi(["stack", "init", stack, "--no-select"], variables, project)
 
 
 def resources(stack: str, variables: Mapping[str, str], project: Path = PROJECT) -> list[dict[str, Any]]:
-    """Returns the resources that a stack's state holds, none where the backend does not know the stack."""
+    """Returns the resources that a stack's state holds, none where the backend does not know the stack.
+
+    Raises:
+        OperationError: the backend cannot be used.
+    """
     if stack not in known_stacks(variables, project):
         return []
-    deployment = _workspace(variables, project).export_stack(stack).deployment or {}
-    return deployment.get("resources") or []
+    state = json.loads(read_pulumi(["stack", "export", "--stack", stack], variables, project))
+    return state["deployment"].get("resources") or []
 
 
 def forget_stack(stack: str, variables: Mapping[str, str], project: Path = PROJECT) -> None:
-    """Drops the state of a stack without touching anything that it describes; its stack file stays."""
-    _workspace(variables, project).remove_stack(stack, force=True, preserve_config=True)
+    """Drops the state of a stack without touching anything that it describes; its stack file stays.
 
-
-def _workspace(variables: Mapping[str, str], project: Path) -> automation.LocalWorkspace:
-    return automation.LocalWorkspace(work_dir=str(project), env_vars=dict(variables))
+    Raises:
+        OperationError: the backend cannot be used.
+    """
+    read_pulumi(["stack", "rm", stack, "--force", "--preserve-config", "--yes"], variables, project)
 
 
 def release_dead_lock(stack_name: str, variables: Mapping[str, str], report: Report) -> None:

@@ -1,9 +1,10 @@
 """The flags that a vLLM of a known version takes, and what is wrong with a list of arguments for it.
 
 A table is data (`catalog/flags/vllm-VERSION.json`), printed by `tools/dump_flags.py` from that vLLM's own parser. The
-check is stricter than the parser on purpose: whatever is accepted here, the parser accepts with the same meaning
+check is stricter than the parser on purpose: whatever is accepted here, the parser accepts
 (tests/lab/test_flags_parser.py), while spellings that only work by luck are refused: abbreviations, which argparse
 completes; a flag given twice, where the last one silently wins; dotted and underscored forms (facts/vllm-patches.md 4).
+What no table holds are the types inside a JSON object: its keys are checked where vLLM has a class for it, no more.
 """
 
 import difflib
@@ -110,11 +111,13 @@ class _Use:
 
     Attributes:
         written: the flag word, without an inline value.
-        values: its values; one where it was written with `=`.
+        values: its values.
+        inline: whether its value was written with `=`, after which no further one can follow.
     """
 
     written: str
     values: tuple[str, ...]
+    inline: bool = False
 
     def problem(self, identity: str, rule: str, way_out: str, value: str | None = None) -> FlagProblem:
         shown = value if value is not None else " ".join(self.values) or None
@@ -348,14 +351,14 @@ def _all_names(flags: Mapping[str, Flag]) -> Iterator[tuple[str, _Known]]:
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], list[_Use]]:
-    """Splits argv words into those before the first flag, which belong to none, and the flags with their values."""
+    """Splits argv words into those that belong to no flag, and the flags with their values."""
     stray: list[str] = []
     uses: list[_Use] = []
     for word in arguments:
         if _is_flag_word(word):
             name, inline, value = word.partition("=")
-            uses.append(_Use(name, (value,) if inline else ()))
-        elif uses:
+            uses.append(_Use(name, (value,), inline=True) if inline else _Use(name, ()))
+        elif uses and not uses[-1].inline:
             uses[-1] = _Use(uses[-1].written, (*uses[-1].values, word))
         else:
             stray.append(word)
@@ -381,8 +384,8 @@ def _value_problems(use: _Use, known: _Known) -> Iterator[FlagProblem]:
             yield _empty_problem(use)
         elif flag.choices and value not in map(str, flag.choices):
             yield _not_a_choice(use, value, flag.choices)
-        elif rule := _KINDS.get(flag.kind, _unknown_kind)(value, flag):
-            yield use.problem("flag-value", rule, "correct the value", value)
+        elif broken := _KINDS.get(flag.kind, _unknown_kind)(value, flag):
+            yield use.problem("flag-value", *broken, value)
 
 
 def _wrong_number_of_values(use: _Use, takes_value: str | int) -> FlagProblem | None:
@@ -414,7 +417,7 @@ def _not_a_choice(use: _Use, value: str, choices: Sequence[Any]) -> FlagProblem:
 
 
 def _stray_problem(word: str) -> FlagProblem:
-    return FlagProblem("flag-stray", word, None, "belongs to no flag", "remove it, or write the flag before it")
+    return FlagProblem("flag-stray", word, None, "belongs to no flag", "remove it, or write its flag before it")
 
 
 def _empty_problem(use: _Use) -> FlagProblem:
@@ -439,43 +442,49 @@ def _either(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
 
 
-def _pattern(pattern: str, rule: str) -> Callable[[str, Flag], str | None]:
-    """Returns a check that says `rule` of a value that does not match."""
-    return lambda value, _: None if re.fullmatch(pattern, value) else rule
+_Broken = tuple[str, str] | None
+"""The rule that a value breaks with the way out; none for a value that is fine."""
+_Check = Callable[[str, Flag], _Broken]
 
 
-def _text(_value: str, _flag: Flag) -> str | None:
+def _pattern(pattern: str, rule: str, way_out: str) -> _Check:
+    """Returns a check that every value must match."""
+    return lambda value, _: None if re.fullmatch(pattern, value) else (rule, way_out)
+
+
+def _text(_value: str, _flag: Flag) -> _Broken:
     return None
 
 
-def _json(value: str, _flag: Flag) -> str | None:
+def _json(value: str, _flag: Flag) -> _Broken:
     try:
         json.loads(value, parse_constant=_refuse_constant, object_pairs_hook=_object_of_unique_keys)
     except ValueError as error:
-        return f"not JSON: {error}"
+        return f"not JSON: {error}", "write JSON, its keys and texts in double quotes"
     return None
 
 
-def _object(value: str, flag: Flag) -> str | None:
-    problem = _json(value, flag)
-    if problem:
-        return problem
+def _object(value: str, flag: Flag) -> _Broken:
+    broken = _json(value, flag)
+    if broken:
+        return broken
     found = json.loads(value)
     if not isinstance(found, dict):
-        return "not a JSON object"
+        return "not a JSON object", "write an object, in braces"
     unknown = next((key for key in found if flag.keys and key not in flag.keys), None)
     if unknown is None:
         return None
     nearest = difflib.get_close_matches(unknown, flag.keys, n=1)
-    return f"has no key {unknown!r}" + (f"; the nearest is {nearest[0]!r}" if nearest else "")
+    way_out = f"did you mean {json.dumps(nearest[0])}?" if nearest else f"use one of: {', '.join(flag.keys)}"
+    return f"has no key {json.dumps(unknown)}", way_out
 
 
-def _text_or_object(value: str, flag: Flag) -> str | None:
+def _text_or_object(value: str, flag: Flag) -> _Broken:
     return _json(value, flag) if re.fullmatch(r"\s*{.*}\s*", value, re.DOTALL) else None
 
 
-def _unknown_kind(_value: str, flag: Flag) -> str | None:
-    return f"its values are read by vLLM's own {flag.kind}, which spec/flags.py does not know"
+def _unknown_kind(_value: str, flag: Flag) -> _Broken:
+    return f"its values are read by vLLM's own {flag.kind}, which spec/flags.py does not know", "remove the flag"
 
 
 def _refuse_constant(name: str) -> None:
@@ -490,20 +499,20 @@ def _object_of_unique_keys(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 _SIZE = r"\d+|\d+(\.\d+)?[kmgt]|\d+[KMGT]"
-_SIZE_RULE = "digits, then k, m, g or t for powers of 1000, or K, M, G or T for powers of 1024, or nothing"
-_KINDS: Mapping[str, Callable[[str, Flag], str | None]] = MappingProxyType(
+_SIZE_FORM = "digits, then k, m, g or t for powers of 1000, or K, M, G or T for powers of 1024, or nothing"
+_KINDS: Mapping[str, _Check] = MappingProxyType(
     {
         "text": _text,
         "name": _text,
         "list": _text,
-        "integer": _pattern(r"-?\d+", "not a whole number"),
-        "number": _pattern(r"-?\d+(\.\d+)?([eE][-+]?\d+)?", "not a number"),
-        "size": _pattern(_SIZE, f"not a size: {_SIZE_RULE}"),
-        "size or auto": _pattern(f"auto|-1|{_SIZE}", f"neither `auto` nor a size: {_SIZE_RULE}"),
+        "integer": _pattern(r"-?\d+", "not a whole number", "write digits"),
+        "number": _pattern(r"-?\d+(\.\d+)?([eE][-+]?\d+)?", "not a number", "write a number, as 0.65"),
+        "size": _pattern(_SIZE, "not a size", f"write {_SIZE_FORM}"),
+        "size or auto": _pattern(f"auto|-1|{_SIZE}", "neither `auto` nor a size", f"write `auto`, or {_SIZE_FORM}"),
         "json": _json,
         "object": _object,
         "text or object": _text_or_object,
-        "LoRAParserAction": _pattern(r"[^=,{]+=[^,]+", "not NAME=PATH"),
+        "LoRAParserAction": _pattern(r"[^=,{]+=[^,]+", "not NAME=PATH", "write NAME=PATH"),
     }
 )
-"""What a value of each kind may be: a check returns the rule that is broken, none if the value is fine."""
+"""What a value of each kind may be."""

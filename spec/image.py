@@ -48,6 +48,7 @@ class Image(Strict):
         """Identity of the base: the hash of all that goes into it."""
         return content_hash(self.debootstrap.model_dump(mode="json"))
 
-    def reference(self, name: str) -> str:
-        """Returns the tag under which the image is known on every node; it carries the recipe's hash."""
-        return f"gb10-serving/{name}:{self.recipe_hash[:16]}"
+    @property
+    def reference(self) -> str:
+        """The tag under which the image is known on every node; it carries the recipe's hash."""
+        return f"gb10-serving/base:{self.recipe_hash[:16]}"

@@ -1,9 +1,9 @@
 """NCCL's environment, typed: what a deployment may choose, and every variable with its reason and its source.
 
 The block is the first source's (seed 000, "NCCL over RoCE: the environment that works") with the variables that peers
-found missing (facts/peers.md section 6). Every variable that an image may bake in is set explicitly: what is left to NCCL
-has NCCL 2.30.7's own default written out. Where no value means "you choose", the variable stays unset, and the rank's
-supervisor removes what the image has of it (`FABRIC_PREFIXES`) before it starts the engine.
+found missing (facts/peers.md section 6). Every variable that an image may bake in is set explicitly: what is left to
+NCCL has NCCL 2.30.7's own default written out. Where no value means "you choose", the variable stays unset, and the
+rank's supervisor removes what the image has of it (`FABRIC_PREFIXES`) before it starts the engine.
 
 NCCL_IB_GID_INDEX is never part of a Release: the index belongs to a node and a boot (seed 002), so it is found on the
 node each time a rank starts.
@@ -88,7 +88,7 @@ VARIABLES: Mapping[str, Variable] = MappingProxyType(
         "GLOO_SOCKET_IFNAME": Variable("Gloo's groups on the processor; takes an exact name", _SEED),
         "TP_SOCKET_IFNAME": Variable("torch's TensorPipe", _SEED),
         "NCCL_SOCKET_IFNAME": Variable(
-            "NCCL's bootstrap, and its data without RDMA; `=` matches the whole name, since a prefix takes other links, too",
+            "NCCL's bootstrap, and its data without RDMA; `=` matches whole names, a prefix also other links",
             f"{_SEED}; exact match: facts/seed-repos.md section 6, 11",
         ),
         "NCCL_SOCKET_FAMILY": Variable("a fe80 address cannot be reached from another node", "facts/peers.md 3.1, 29"),
@@ -97,7 +97,7 @@ VARIABLES: Mapping[str, Variable] = MappingProxyType(
         "MN_IF_NAME": Variable("as UCX_NET_DEVICES, for the vendor's scripts", "facts/seed-repos.md 3.5"),
         # Which transport.
         "NCCL_NET": Variable(
-            "else NCCL falls back to sockets over the LAN without a word, and probes verbs even where they are disabled",
+            "else NCCL falls back to sockets over the LAN in silence, and probes verbs even where they are disabled",
             _SEED,
         ),
         "NCCL_NET_PLUGIN": Variable("no transport plugin that an image brings", "facts/seed-repos.md 1.5, SGLang lane"),
@@ -138,8 +138,8 @@ VARIABLES: Mapping[str, Variable] = MappingProxyType(
 """Every variable that a Release may hold for the fabric."""
 
 FABRIC_PREFIXES = ("NCCL_", "GLOO_", "TP_SOCKET_", "UCX_", "OMPI_MCA_btl_")
-"""Beginnings of names that belong to the fabric: what an image bakes in of them and a Release does not set, the supervisor
-removes before it starts the engine."""
+"""Beginnings of names that belong to the fabric: what an image bakes in of them and a Release does not set, the
+supervisor removes before it starts the engine."""
 
 LEFT_UNSET: Mapping[str, str] = MappingProxyType(
     {
@@ -201,8 +201,8 @@ def ethernet_variables(rails: Sequence[Rail], settings: NcclSettings) -> dict[st
 def nvlink_variables(rails: Sequence[Rail], settings: NcclSettings) -> dict[str, str]:
     """Returns the variables of the ranks of one host with NVLink (the first source's H200 reference).
 
-    That source prints no environment for it: these are NCCL's own defaults, written out so that what GB10 images bake in
-    does not hold here.
+    That source prints no environment for it: these are NCCL's own defaults, written out so that what GB10 images bake
+    in does not hold here.
     """
     return {
         **common_variables(rails),

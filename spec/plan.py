@@ -33,7 +33,7 @@ def plan_release(stack: str, config: Any, catalog: Catalog) -> Release:
     _refuse_indivisible_heads(deployment, model, shown)
 
     image_plan = ImagePlan(
-        reference=image.reference(deployment.image),
+        reference=image.reference,
         archive=f"~/.cache/gb10-serving/images/{image.recipe_hash}.tar",
     )
     weights = WeightsPlan(

@@ -31,8 +31,8 @@ class DFlash(Strict):
     Attributes:
         draft_tokens: K.
         drafter: folder of the drafter in the container; every rank needs it.
-        attention_backend: of the drafter; none leaves it to vLLM, which then hands it the model's own if that was chosen
-            by a flag (facts/vllm-patches.md 2.2 P1).
+        attention_backend: of the drafter; none leaves it to vLLM, which then hands it the model's own if a flag chose
+            that (facts/vllm-patches.md 2.2 P1).
     """
 
     method: Literal["dflash"]

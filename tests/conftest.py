@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab.model import ensure_model
 
 from lab import fabric
 from lab.images import build_rank_image
+from lab.model import ensure_model
 from lab.vllm_tree import ensure_vllm_tree
 from ops.environment import environment_of
 from ops.toolchain import ensure_toolchain
@@ -47,8 +47,7 @@ def test_catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
 def virtual_nodes(test_catalog: Catalog) -> Iterator[Catalog]:
     """Four virtual nodes with real vLLM on them, beside whatever `./fleet lab up` made."""
     image = test_catalog.image("lab")
-    archive = build_rank_image("lab", image, print)
-    build_rank_image("cheap", test_catalog.image("cheap"), print)
+    archive = build_rank_image(image, print)
     tree = ensure_vllm_tree(image.vllm_version, "3.11", archive, print)
     ensure_model("lab", test_catalog.model("lab"), tree, archive, print)
     # Nodes of an earlier run have that run's login key and that run's containers.

@@ -46,11 +46,11 @@ def cluster_data(identity_file: Path) -> dict[str, Any]:
 
 
 CHEAP_IMAGE = {
-    "debootstrap": {"suite": "bookworm", "packages": ["python3"]},
-    "vllm_version": "0.32.0",
     "entrypoint": ["python3", "/opt/cheap/server.py"],
+    "environment": {},
     "mounts": [{"source": "/opt/cheap", "target": "/opt/cheap"}],
 }
+"""What the cheap engine's image has otherwise than the lab's."""
 
 
 def cheap_deployment(*nodes: str) -> dict[str, Any]:
@@ -212,9 +212,10 @@ def make_catalog(folder: Path, identity_file: Path) -> Path:
         {"prompt": "What is 17 x 23?", "answer": "391"},
         {"prompt": "Who are you?", "answer": "A cheap engine.", "match": "exact"},
     ]
+    image = yaml.safe_load((folder / "images" / "lab.yaml").read_text()) | CHEAP_IMAGE
     entries = {
         "clusters/test.yaml": cluster_data(identity_file),
-        "images/cheap.yaml": CHEAP_IMAGE,
+        "images/cheap.yaml": image,
         "models/cheap.yaml": model,
     }
     for name, data in entries.items():

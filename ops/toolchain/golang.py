@@ -1,5 +1,6 @@
 """The Go compiler: finding it, and running it so that a build depends on nothing but its sources."""
 
+import contextlib
 import os
 import re
 import shutil
@@ -159,9 +160,7 @@ def _quoted_end(log: Path) -> str:
 def _end(process: "subprocess.Popen[bytes]") -> None:
     """Ends a go command and the compilers that it started."""
     for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=5)
-        except (ProcessLookupError, subprocess.TimeoutExpired):
-            continue
-        return

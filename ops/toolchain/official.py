@@ -156,7 +156,8 @@ class Downloads:
     def _fetch(self, part: Part, address: str, folder: Path, needed: tuple[str, ...]) -> Path | None:
         self._report(f"looking for the official {part.name} {part.version}")
         try:
-            with locked(lock_of(folder), lambda: None), new_folder(folder) as filling:
+            lock = lock_of(self._surroundings.engine_cache / folder.name)  # nothing strange in the operator's own home
+            with locked(lock, lambda: None), new_folder(folder) as filling:
                 self._download(address, filling)
                 missing = [name for name in needed if not is_program(filling / name)]
                 if missing:

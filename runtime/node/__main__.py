@@ -23,6 +23,7 @@ VERBS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "release-claim": claims.release,
     "remove-rank": ranks.remove_leftover,
     "watch-rank": watch.watch_rank,
+    "report-rank": watch.report_rank,
     "rail-bytes": watch.rail_bytes,
     "probe": probes.probe,
 }

@@ -1,9 +1,21 @@
 """Writes files so that they are either whole or absent, also after a power cut."""
 
+import fcntl
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Holds a lock that ends with this process, however it ends; waits for whoever holds it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def write_json(path: Path, content: Any) -> None:

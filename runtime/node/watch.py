@@ -26,7 +26,7 @@ def watch_rank(request: dict[str, Any]) -> dict[str, Any]:
     told: dict[str, Any] = {}
     told_at = 0.0
     while True:
-        report = _report(request)
+        report = report_rank(request)
         if report["state"] != "running":
             return report
         if report["state"] != told.get("state") or time.monotonic() - told_at >= _HEARTBEAT_SECONDS:
@@ -35,7 +35,8 @@ def watch_rank(request: dict[str, Any]) -> dict[str, Any]:
         time.sleep(_POLL_SECONDS)
 
 
-def _report(request: dict[str, Any]) -> dict[str, Any]:
+def report_rank(request: dict[str, Any]) -> dict[str, Any]:
+    """Says once what `watch_rank` says continually."""
     container = request["container"]
     found = inspect("container", container)
     running = bool(found and found["State"]["Running"] and not found["RestartCount"])

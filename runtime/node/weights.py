@@ -8,7 +8,7 @@ from typing import IO, Any, BinaryIO
 
 from runtime.common.weights_manifest import CHUNK_BYTES, manifest_hash, manifest_of
 from runtime.node.errors import NodeTaskError
-from runtime.node.files import read_json, sync_folder, write_json
+from runtime.node.files import locked, read_json, sync_folder, write_json
 from runtime.node.progress import tell
 
 
@@ -37,6 +37,8 @@ def status(request: dict[str, Any]) -> dict[str, Any]:
 def receive(request: dict[str, Any], payload: BinaryIO) -> dict[str, Any]:
     """Unpacks a tar stream into a temporary folder, checks every hash and only then puts it in place.
 
+    A second transfer of the same model waits for the first and then finds nothing to do.
+
     Args:
         request: `folder`, `revision`, `manifest` (path, size and sha256 of each file).
         payload: the tar stream.
@@ -45,6 +47,13 @@ def receive(request: dict[str, Any], payload: BinaryIO) -> dict[str, Any]:
         NodeTaskError: too little disk, an entry outside the folder, or content that differs from the manifest.
     """
     folder = Path(request["folder"])
+    with locked(folder.with_name(f".{folder.name}.lock")):
+        if status(request) == _complete(request["manifest"]):
+            return _complete(request["manifest"])
+        return _receive(folder, request, payload)
+
+
+def _receive(folder: Path, request: dict[str, Any], payload: BinaryIO) -> dict[str, Any]:
     manifest = request["manifest"]
     incoming = folder.with_name(f".{folder.name}.incoming")
     shutil.rmtree(incoming, ignore_errors=True)
@@ -60,6 +69,10 @@ def receive(request: dict[str, Any], payload: BinaryIO) -> dict[str, Any]:
         raise
     sync_folder(folder.parent)
     write_json(_receipt_path(folder), _receipt(request["revision"], folder, manifest))
+    return _complete(manifest)
+
+
+def _complete(manifest: list[dict[str, Any]]) -> dict[str, Any]:
     return {"complete": True, "manifest": manifest_hash(manifest), "why": None}
 
 

@@ -174,7 +174,10 @@ def test_create_gives_an_id(plugin: Plugin) -> None:
     assert first != second
 
 
-def test_remote_files_are_as_recorded(place: Place) -> None:
+def test_copies_arrive(plugin: Plugin, place: Place) -> None:
+    for exchange in EXCHANGES:
+        if exchange["case"].startswith("copy-"):
+            plugin.call(exchange["call"], place.filled(exchange)["request"])
     files = {path.relative_to(place.remote).as_posix(): path.read_text() for path in place.remote.rglob("*.txt")}
     assert files == {
         "copied/x.txt": "hello",

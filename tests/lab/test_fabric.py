@@ -260,7 +260,8 @@ def test_folders_of_this_machine_are_seen_read_only(nodes: Cluster, tmp_path: Pa
         fabric.up(_NAME, nodes, binds=[(tmp_path / "absent", "/opt/absent")], report=_silent)
 
 
-def test_two_cannot_change_a_fabric_at_once(nodes: Cluster) -> None:
+def test_two_cannot_change_a_fabric_at_once(nodes: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fabric, "_LOCK_PATIENCE_SECONDS", 0.5)
     with (
         exclusive(places.lock_folder() / f"fabric-{_NAME}", "hold it", 5),
         pytest.raises(LabError, match="another process holds"),

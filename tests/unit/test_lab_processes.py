@@ -15,6 +15,11 @@ def record(tmp_path: Path) -> Iterator[Path]:
     processes.end(record, 5)
 
 
+def _identity_of(number: int) -> processes.ProcessIdentity:
+    fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
+    return processes.ProcessIdentity(number, int(fields[19]))
+
+
 def _start(record: Path, *argv: str) -> processes.ProcessIdentity:
     return processes.start(list(argv), record, record.with_name("log"))
 
@@ -22,7 +27,7 @@ def _start(record: Path, *argv: str) -> processes.ProcessIdentity:
 def test_a_started_process_is_recorded_and_ended(record: Path) -> None:
     process = _start(record, "sleep", "1000")
     assert processes.recorded_alive(record) == process
-    assert processes.identity_of(process.number) == process
+    assert _identity_of(process.number) == process
     processes.end(record, 5)
     assert not process.alive
     assert not record.exists()
@@ -42,8 +47,7 @@ def test_a_process_that_ignores_the_polite_way_is_ended(record: Path) -> None:
 def test_a_reused_number_is_never_taken_for_the_recorded_process(tmp_path: Path) -> None:
     stale = tmp_path / "stale.process"
     with subprocess.Popen(["sleep", "1000"]) as stranger:
-        seen = processes.identity_of(stranger.pid)
-        assert seen is not None
+        seen = _identity_of(stranger.pid)
         stale.write_text(f"{stranger.pid} {seen.start_time - 1}\n")
         assert processes.recorded_alive(stale) is None
         processes.end(stale, 5)
@@ -54,8 +58,7 @@ def test_a_reused_number_is_never_taken_for_the_recorded_process(tmp_path: Path)
 
 def test_a_zombie_is_not_alive() -> None:
     with subprocess.Popen(["sleep", "1000"]) as child:
-        seen = processes.identity_of(child.pid)
-        assert seen is not None
+        seen = _identity_of(child.pid)
         assert seen.alive
         child.kill()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)

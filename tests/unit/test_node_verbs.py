@@ -97,7 +97,7 @@ def test_a_stream_that_breaks_off_leaves_nothing(source: Path, tmp_path: Path, c
     whole = stream(source).getvalue()
     with pytest.raises((NodeTaskError, tarfile.TarError)):
         weights.receive(request, io.BytesIO(whole[:cut]))
-    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+    assert {path.name for path in tmp_path.iterdir()} == {"source", ".weights.lock"}
 
 
 def test_a_wrong_byte_is_found_and_the_old_weights_stay(source: Path, tmp_path: Path) -> None:
@@ -106,8 +106,15 @@ def test_a_wrong_byte_is_found_and_the_old_weights_stay(source: Path, tmp_path: 
     whole = bytearray(stream(source).getvalue())
     whole[2_000_000] ^= 1
     with pytest.raises(NodeTaskError, match=r"model\.safetensors did not arrive as it was sent"):
-        weights.receive(request, io.BytesIO(bytes(whole)))
+        weights.receive(request | {"revision": "r2"}, io.BytesIO(bytes(whole)))
     assert weights.status(request)["complete"]
+
+
+def test_a_second_transfer_waits_for_the_first_and_has_nothing_to_do(source: Path, tmp_path: Path) -> None:
+    request = weights_request(source, tmp_path / "weights")
+    weights.receive(request, stream(source))
+    nothing_is_read = io.BytesIO(b"")
+    assert weights.receive(request, nothing_is_read) == weights.status(request)
 
 
 def test_a_stream_cannot_write_outside_its_folder(tmp_path: Path) -> None:

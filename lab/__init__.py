@@ -1,0 +1,1 @@
+"""The virtual fabric: nodes of a cluster as containers on this machine."""

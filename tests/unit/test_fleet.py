@@ -1,0 +1,84 @@
+"""The command line: help everywhere, exit codes that mean something, JSON where a program would read it."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from ops import stack_state
+from ops.cli import app
+from ops.pulumi import named_stack
+from ops.runtime_package import runtime_package
+from ops.testing import run_tests
+from ops.errors import OperationError
+from spec.errors import SpecificationError
+
+VERBS = [[], ["setup"], ["env"], ["plan"], ["test"], ["lab"], ["lab", "up"], ["lab", "down"], ["lab", "status"]]
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
+def test_every_verb_explains_itself(verb: list[str]) -> None:
+    result = CliRunner().invoke(app, [*verb, "--help"])
+    assert result.exit_code == 0
+    assert "Usage:" in result.output
+
+
+def test_a_plan_for_programs_is_one_json_document_and_for_people_names_every_rank() -> None:
+    plan = json.loads(CliRunner().invoke(app, ["plan", "lab", "--json"]).output)
+    assert len(plan["hash"]) == 64
+    assert [rank["node"] for rank in plan["groups"][0]["ranks"]] == ["lab-1", "lab-2"]
+    shown = CliRunner().invoke(app, ["plan", "lab"]).output
+    assert "gb10-lab-main-rank1" in shown
+
+
+def test_a_stack_that_does_not_exist_is_named() -> None:
+    result = CliRunner().invoke(app, ["plan", "nowhere"])
+    assert result.exit_code == 1
+    assert isinstance(result.exception, SpecificationError)
+    assert "Pulumi.nowhere.yaml" in str(result.exception)
+
+
+def test_wrong_usage_has_its_own_code() -> None:
+    assert CliRunner().invoke(app, ["lab", "up", "--nodes", "none"]).exit_code == 2
+    with pytest.raises(OperationError, match="no test level fast; there are: lint"):
+        run_tests(["fast"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stack"),
+    [
+        (["up", "--stack", "lab"], "lab"),
+        (["preview", "--stack=lab", "--diff"], "lab"),
+        (["destroy", "-s", "lab"], "lab"),
+        (["up", "--stack"], None),
+        (["stack", "ls", "--stack", "lab"], None),
+        ([], None),
+    ],
+)
+def test_the_stack_that_pulumi_is_asked_for(arguments: list[str], stack: str | None) -> None:
+    assert named_stack(arguments) == stack
+
+
+def test_only_the_lock_of_a_dead_process_of_this_machine_is_removed(tmp_path: Path) -> None:
+    folder = tmp_path / ".pulumi" / "locks" / "organization" / "gb10-serving" / "lab"
+    folder.mkdir(parents=True)
+    here = os.uname().nodename
+    holders = {"dead": (2**22 + 1, here), "alive": (os.getpid(), here), "elsewhere": (2**22 + 1, "other-host")}
+    for name, (pid, host) in holders.items():
+        (folder / f"{name}.json").write_text(json.dumps({"pid": pid, "hostname": host}))
+    told: list[str] = []
+    stack_state.release_dead_lock("lab", {"PULUMI_BACKEND_URL": f"file://{tmp_path}"}, told.append)
+    assert {path.stem for path in folder.iterdir()} == {"alive", "elsewhere"}
+    assert len(told) == 1
+
+
+def test_the_runtime_is_known_by_its_content(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("1")
+    first = runtime_package(tmp_path)
+    runtime_package.cache_clear()
+    assert runtime_package(tmp_path) == first
+    (tmp_path / "a.py").write_text("2")
+    runtime_package.cache_clear()
+    assert runtime_package(tmp_path).hash != first.hash
