@@ -1,7 +1,7 @@
 """Imports from a new tree what serving imports; runs inside the rank image's Python with the tree writable.
 
 Ranks cannot write into the tree, and three processes each import vLLM, one after the other. What is imported here is
-kept compiled, and so is what vLLM finds out about the lab's architecture in one more process: a rank starts in 17 s
+kept compiled, and so is what vLLM finds out about the lab's architecture in one more process: a rank starts in 20 s
 instead of 50.
 """
 

@@ -449,7 +449,7 @@ _Check = Callable[[str, Flag], _Broken]
 
 def _pattern(pattern: str, rule: str, way_out: str) -> _Check:
     """Returns a check that every value must match."""
-    return lambda value, _: None if re.fullmatch(pattern, value) else (rule, way_out)
+    return lambda value, _: None if re.fullmatch(pattern, value, re.ASCII) else (rule, way_out)
 
 
 def _text(_value: str, _flag: Flag) -> _Broken:

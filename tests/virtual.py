@@ -184,7 +184,7 @@ class Project:
             "model": "lab",
             "messages": [{"role": "user", "content": prompt}],
             "temperature": 0,
-            "max_tokens": 64,
+            "max_tokens": 200,
         }
         response = httpx.post(f"http://{address}:{port}/v1/chat/completions", json=body, timeout=60, trust_env=False)
         return response.raise_for_status().json()["choices"][0]["message"]["content"]

@@ -33,9 +33,11 @@ def locked(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
 def new_folder(target: Path) -> Iterator[Path]:
     """Gives a folder to fill, which takes the place of `target` as a whole at the end, and is removed after an error.
 
-    Callers hold a lock, so that only one of them does this at a time.
+    Callers hold a lock, so that only one of them does this at a time; what is left of one that was killed is removed.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
+    for leftover in target.parent.glob(f".{target.name}-*/"):
+        shutil.rmtree(leftover, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as room:
         filling = Path(room) / "new"
         filling.mkdir()

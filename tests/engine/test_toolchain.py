@@ -259,6 +259,7 @@ class TestBuilding:
         shutil.rmtree(machine.root / "cache" / "pulumi-home")
         machine.ensure()
         assert machine.builds()[4:] == ["command-provider"]
+        assert not list(machine.engine_cache.glob(".*/"))
 
     def test_two_at_the_same_time_build_once(self, machine: Machine) -> None:
         machine.install_go(before="sleep 0.3")

@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from lab import fabric, places
+from lab import fabric, places, processes
 from lab.docker_engine import DockerEngine, existing_engine
 from lab.errors import LabError
 from lab.keys import host_key, public_line
 from lab.locks import exclusive
 from lab.mounts import mount_points
 from lab.node import container_name
+from lab.private_engine import PrivateEngine
 from lab.ssh import ssh_command
 from spec.cluster import Cluster
 
@@ -299,6 +300,26 @@ def _kill_an_up_after(last_words: str, seconds: float, cluster: Path) -> None:
         assert last_words in (line.strip() for line in child.stdout)
         time.sleep(seconds)
         child.send_signal(signal.SIGKILL)
+
+
+def test_an_engine_that_was_killed_starts_again_and_leaves_nothing(nodes: Cluster, tmp_path: Path) -> None:
+    if not places.ENGINE_RUN_FOLDER.exists():
+        pytest.skip("a Docker engine that was here before is used as it is")
+    engine = PrivateEngine(tmp_path / "run", tmp_path / "data")
+    try:
+        engine.start(_silent)
+        for name in ("dockerd", "containerd"):
+            process = processes.recorded_alive(engine.run_folder / f"{name}.process")
+            assert process is not None
+            os.kill(process.number, signal.SIGKILL)
+        engine.start(_silent)
+        assert engine.answers
+    finally:
+        engine.stop()
+    assert not engine.run_folder.exists()
+    assert mount_points(tmp_path) == []
+    assert str(tmp_path) not in subprocess.check_output(["ps", "-e", "-o", "args"], text=True)
+    assert all(seen.ready for seen in fabric.status(_NAME, nodes))
 
 
 def test_down_leaves_nothing(nodes: Cluster) -> None:

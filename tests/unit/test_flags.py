@@ -179,6 +179,7 @@ def test_a_whole_rendered_command_line_is_accepted_as_rendered_only(rank: int) -
             "--block-size 2304 256: takes 1 value(s), not 2. Way out: remove what does not belong",
         ),
         (OLDER, "--block-size 2k", "--block-size 2k: not a whole number. Way out: write digits"),
+        (OLDER, "--block-size \u0663", "--block-size \u0663: not a whole number. Way out: write digits"),
         (
             OLDER,
             "--gpu-memory-utilization nan",

