@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from lab.places import cache_folder
 from ops.errors import OperationError
 from ops.readiness import wait_until_ready
 from ops.remote import run_on_node, stream_to_node
@@ -32,9 +33,9 @@ def image(request: dict[str, Any]) -> Any:
     """Brings the image to the node unless an image of the same content is there.
 
     Args:
-        request: `connection`, `storage_folder`, `reference`, `archive` (a `docker save` file on the controller).
+        request: `connection`, `storage_folder`, `reference`, `archive` (a `docker save` file below our cache folder).
     """
-    archive = Path(request["archive"]).expanduser()
+    archive = cache_folder() / request["archive"]
     if not archive.is_file():
         raise OperationError(
             f"the image {request['reference']} is not on this controller: {archive} does not exist. {_LAB_HINT}"
@@ -66,9 +67,9 @@ def weights(request: dict[str, Any]) -> Any:
     """Copies the weights to the node unless its receipt vouches for the same revision and content.
 
     Args:
-        request: `connection`, `storage_folder`, `source` (folder on the controller), `folder`, `revision`.
+        request: `connection`, `storage_folder`, `source` (folder below our cache folder), `folder`, `revision`.
     """
-    source = Path(request["source"]).expanduser()
+    source = cache_folder() / request["source"]
     if not source.is_dir():
         raise OperationError(f"the weights are not on this controller: {source} does not exist. {_LAB_HINT}")
     manifest = manifest_of(source)

@@ -34,11 +34,11 @@ def plan_release(stack: str, config: Any, catalog: Catalog) -> Release:
 
     image_plan = ImagePlan(
         reference=image.reference,
-        archive=f"~/.cache/gb10-serving/images/{image.recipe_hash}.tar",
+        archive=f"images/{image.recipe_hash}.tar",
     )
     weights = WeightsPlan(
         revision=model.revision,
-        source=f"~/.cache/gb10-serving/models/{model.revision}",
+        source=f"models/{model.revision}",
         folder=f"{cluster.storage_folder}/weights/{deployment.model}/{model.revision[:16]}",
     )
     used = {node for nodes in deployment.groups.values() for node in nodes}

@@ -49,7 +49,7 @@ class ImagePlan(Strict):
 
     Attributes:
         reference: the tag under which nodes know it; it carries the identity of its recipe.
-        archive: file on the controller that holds it (`docker save` format, `~` allowed).
+        archive: file below the controller's cache folder that holds it (`docker save` format).
     """
 
     reference: str
@@ -61,7 +61,7 @@ class WeightsPlan(Strict):
 
     Attributes:
         revision: identity of the files.
-        source: folder on the controller (`~` allowed).
+        source: folder below the controller's cache folder.
         folder: where they lie on every node.
     """
 

@@ -1,12 +1,14 @@
 """What all levels of tests share: the catalogue, the real engine, and one virtual fabric for the whole run."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lab import fabric
+from lab.image_python import ImagePython, image_python
 from lab.images import build_rank_image
 from lab.model import ensure_model
 from lab.vllm_tree import ensure_vllm_tree
@@ -43,18 +45,31 @@ def test_catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
     return Catalog(make_catalog(folder / "catalog", folder / "id_ed25519"))
 
 
+@dataclass(frozen=True)
+class VllmTree:
+    """The vLLM that ranks of the lab run, and the Python that runs it."""
+
+    folder: Path
+    python: ImagePython
+
+
 @pytest.fixture(scope="session")
-def virtual_nodes(test_catalog: Catalog) -> Iterator[Catalog]:
-    """Four virtual nodes with real vLLM on them, beside whatever `./fleet lab up` made."""
+def vllm_tree(test_catalog: Catalog) -> VllmTree:
+    """Real vLLM, and the lab's model made with it."""
     image = test_catalog.image("lab")
     archive = build_rank_image(image, print)
     tree = ensure_vllm_tree(image.vllm_version, "3.11", archive, print)
     ensure_model("lab", test_catalog.model("lab"), tree, archive, print)
+    return VllmTree(tree, image_python(archive, print))
+
+
+@pytest.fixture(scope="session")
+def virtual_nodes(test_catalog: Catalog, vllm_tree: VllmTree) -> Iterator[Catalog]:
+    """Four virtual nodes with real vLLM on them, beside whatever `./fleet lab up` made."""
     # Nodes of an earlier run have that run's login key and that run's containers.
     fabric.down(FABRIC, report=print)
-    fabric.up(
-        FABRIC, test_catalog.cluster("test"), binds=[(tree, "/opt/vllm"), (CHEAP_ENGINE, "/opt/cheap")], report=print
-    )
+    binds = [(vllm_tree.folder, "/opt/vllm"), (CHEAP_ENGINE, "/opt/cheap")]
+    fabric.up(FABRIC, test_catalog.cluster("test"), binds=binds, report=print)
     yield test_catalog
     fabric.down(FABRIC, report=print)
 

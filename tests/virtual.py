@@ -15,6 +15,7 @@ import httpx
 import yaml
 
 from lab.keys import host_key, public_line
+from lab.places import cache_folder
 from ops.remote import ssh_command
 from spec.catalog import STACK_KEY, Catalog
 from spec.cluster import Cluster
@@ -226,7 +227,7 @@ def make_catalog(folder: Path, identity_file: Path) -> Path:
 
 def _write_cheap_weights(revision: str) -> None:
     """Puts two files where the weights of the cheap model are looked for: its engine does not read them."""
-    folder = Path.home() / ".cache" / "gb10-serving" / "models" / revision
+    folder = cache_folder() / "models" / revision
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text("{}")
     (folder / "model.safetensors").write_bytes(bytes(range(256)) * 4096)

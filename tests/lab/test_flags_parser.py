@@ -4,19 +4,16 @@ One process of vLLM's Python reads all argument lists, since it takes seconds to
 """
 
 import json
-import os
-import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lab import places
 from spec.executors import Executor, start
 from spec.flags import SYSTEM_FLAGS, Flag, FlagTable, flag_tables
 from spec.speculative import DFlash, Mtp, speculative_arguments
+from tests.conftest import VllmTree
 from tests.unit.test_executors import GLM_002_ARGUMENTS, GLM_003_ARGUMENTS, QWEN_TP4_ARGUMENTS, launch
 
 PROJECT = Path(__file__).parents[2]
@@ -51,7 +48,7 @@ def refusal(words):
     except BaseException as error:
         return f"{error!r} {said.getvalue()[-300:]}"
 
-json.dump([refusal(words) for words in json.load(sys.stdin)], out)
+json.dump([refusal(words) for words in json.load(open('/input/lists.json'))], out)
 """
 SPECULATIVE_KEYS = """
 import json, sys
@@ -61,27 +58,21 @@ json.dump(sorted(SpeculativeConfig.__dataclass_fields__), out)
 """
 
 
-@pytest.fixture(scope="session")
-def vllm_environment() -> dict[str, str]:
-    """The environment in which this machine's Python 3.11 imports the lab's vLLM."""
-    tree = places.lab_cache_folder() / "vllm-current"
-    if not tree.is_dir():
-        pytest.skip(f"{tree} is not there: `./fleet lab up` makes it")
-    return {**os.environ, "PYTHONPATH": str(tree), "VLLM_TARGET_DEVICE": "cpu", "VLLM_NO_USAGE_STATS": "1"}
-
-
-def run_vllm_python(arguments: list[str], environment: dict[str, str], text: str = "") -> str:
-    finished = subprocess.run(
-        ["python3.11", *arguments], input=text, capture_output=True, text=True, env=environment, check=False
+def run_vllm_python(arguments: list[str], vllm: VllmTree, folder: Path) -> str:
+    """Runs the image's own Python with the tree and with `folder` as /input."""
+    return vllm.python.run(
+        arguments,
+        what="ask vLLM's parser",
+        readable={"/opt/vllm": vllm.folder, "/input": folder},
+        environment={"PYTHONPATH": "/opt/vllm", "VLLM_TARGET_DEVICE": "cpu", "VLLM_NO_USAGE_STATS": "1"},
     )
-    assert finished.returncode == 0, finished.stderr[-3000:]
-    return finished.stdout
 
 
-def refused_by_vllm(lists: Iterable[Iterable[str]], environment: dict[str, str]) -> list[tuple[list[str], str]]:
+def refused_by_vllm(lists: Iterable[Iterable[str]], vllm: VllmTree, folder: Path) -> list[tuple[list[str], str]]:
     """Returns the argument lists that vLLM's parser refuses, with what it says."""
     words = [list(found) for found in lists]
-    answers = json.loads(run_vllm_python(["-c", PARSE], environment, json.dumps(words)))
+    (folder / "lists.json").write_text(json.dumps(words))
+    answers = json.loads(run_vllm_python(["-c", PARSE], vllm, folder))
     return [(found, answer) for found, answer in zip(words, answers, strict=True) if answer]
 
 
@@ -165,20 +156,20 @@ def drawn(lists: st.SearchStrategy[list[str]], examples: int) -> list[list[str]]
     return found
 
 
-def test_the_table_is_what_the_tool_prints(vllm_environment: dict[str, str]) -> None:
-    assert run_vllm_python([str(PROJECT / "tools" / "dump_flags.py")], vllm_environment) == FILE.read_text()
+def test_the_table_is_what_the_tool_prints(vllm_tree: VllmTree) -> None:
+    assert run_vllm_python(["/input/dump_flags.py"], vllm_tree, PROJECT / "tools") == FILE.read_text()
 
 
-def test_what_the_table_accepts_vllm_accepts(vllm_environment: dict[str, str]) -> None:
+def test_what_the_table_accepts_vllm_accepts(vllm_tree: VllmTree, tmp_path: Path) -> None:
     right = drawn(RIGHT_LISTS, 600)
     assert [(words, list(map(str, found))) for words in right if (found := TABLE.check(words))] == []
     odd = [words for words in drawn(ODD_LISTS, 4000) if TABLE.check(words) == []]
     assert len(odd) > 200
     lists = [["serve", "/model", *words] for words in (*right, *odd)]
-    assert refused_by_vllm(lists, vllm_environment) == []
+    assert refused_by_vllm(lists, vllm_tree, tmp_path) == []
 
 
-def test_what_the_executors_render_vllm_accepts(vllm_environment: dict[str, str]) -> None:
+def test_what_the_executors_render_vllm_accepts(vllm_tree: VllmTree, tmp_path: Path) -> None:
     chosen = (
         QWEN_TP4_ARGUMENTS,
         GLM_002_ARGUMENTS,
@@ -199,14 +190,14 @@ def test_what_the_executors_render_vllm_accepts(vllm_environment: dict[str, str]
         2:
     ]
     assert [found for words in serving if (found := checked_as_rendered(TABLE, words[2:]))] == []
-    assert refused_by_vllm([*serving, job], vllm_environment) == []
+    assert refused_by_vllm([*serving, job], vllm_tree, tmp_path) == []
 
 
 def checked_as_rendered(table: FlagTable, words: tuple[str, ...]) -> list[str]:
     return list(map(str, table.check(words, rendered=True)))
 
 
-def test_the_speculative_keys_are_vllms(vllm_environment: dict[str, str]) -> None:
-    keys = set(json.loads(run_vllm_python(["-c", SPECULATIVE_KEYS], vllm_environment)))
+def test_the_speculative_keys_are_vllms(vllm_tree: VllmTree, tmp_path: Path) -> None:
+    keys = set(json.loads(run_vllm_python(["-c", SPECULATIVE_KEYS], vllm_tree, tmp_path)))
     drafting = DFlash(method="dflash", draft_tokens=7, drafter="/drafter", attention_backend="FLASH_ATTN")
     assert {*drafting.config(), *Mtp(method="mtp", draft_tokens=4).config()} <= keys

@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 
 from ops import stack_state
 from ops.cli import app
+from ops.errors import OperationError
 from ops.pulumi import named_stack
 from ops.runtime_package import runtime_package
 from ops.testing import run_tests
-from ops.errors import OperationError
 from spec.errors import SpecificationError
 
 VERBS = [[], ["setup"], ["env"], ["plan"], ["test"], ["lab"], ["lab", "up"], ["lab", "down"], ["lab", "status"]]

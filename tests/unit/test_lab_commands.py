@@ -41,7 +41,8 @@ def _running_sleeps(seconds: str) -> int:
 @pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")
 def test_what_dies_with_us_leaves_nothing_behind() -> None:
     seconds = str(100_000 + os.getpid())
-    program = f"from lab.commands import dying_with_us as d, run; run(d(['sh', '-c', 'sleep {seconds} & sleep {seconds}']), what='x')"
+    shell = f"['sh', '-c', 'sleep {seconds} & sleep {seconds}']"
+    program = f"from lab.commands import dying_with_us, run; run(dying_with_us({shell}), what='sleep')"
     with subprocess.Popen([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": str(_ROOT)}) as child:
         _wait_for(seconds, 2)
         child.send_signal(signal.SIGKILL)

@@ -211,8 +211,8 @@ class _Head(BaseHTTPRequestHandler):
         choice = {"message": {"content": answer.get("text")}, "logprobs": {"content": answer.get("logprobs", [])}}
         self.wfile.write(json.dumps({"choices": [choice]}).encode())
 
-    def log_message(self, *_: Any) -> None:
-        return
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name of the base class
+        """Says nothing."""
 
 
 @pytest.fixture

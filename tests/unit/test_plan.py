@@ -34,7 +34,8 @@ def test_the_command_line_of_each_rank(catalog: Catalog, lab_config: dict[str, A
     shared = (
         "python3 -m vllm.entrypoints.cli.main serve /model --served-model-name lab --host 0.0.0.0 --port 8000 "
         "--tensor-parallel-size 2 --nnodes 2 --node-rank {} --master-addr 198.51.100.75 --master-port 29500 "
-        "--distributed-executor-backend mp {}--max-model-len 512 --max-num-seqs 8 --kv-cache-memory-bytes 67108864 --enforce-eager"
+        "--distributed-executor-backend mp {}--max-model-len 512 --max-num-seqs 8 --kv-cache-memory-bytes 67108864 "
+        "--enforce-eager"
     )
     assert " ".join(head.command) == shared.format(0, "")
     assert " ".join(worker.command) == shared.format(1, "--headless ")

@@ -92,7 +92,7 @@ def test_a_pinned_pool_is_planned_to_the_token(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name, r in with_a_pool().items() if not r.settings.kv_cache_memory_bytes])
 def test_a_profiled_pool_is_a_whole_number_of_planned_blocks(name: str) -> None:
-    """Rank 0 logs its memory in rounded GiB and the pool is the smallest of all ranks, so the bytes are a bound only."""
+    """Rank 0 logs its memory in rounded GiB and the pool is the smallest of all ranks: the bytes are only a bound."""
     reference = references()[name]
     tokens, length = reference.measured.kv_cache_tokens, reference.settings.max_model_len
     assert tokens is not None
