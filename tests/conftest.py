@@ -79,4 +79,5 @@ def project(tmp_path: Path, virtual_nodes: Catalog, pulumi_variables: dict[str, 
     """An empty project of its own on the virtual nodes; what it deployed is gone afterwards, whatever happened."""
     made = Project(tmp_path / "project", virtual_nodes.folder, pulumi_variables)
     yield made
+    made.end_processes()
     made.clean_nodes()

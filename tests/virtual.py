@@ -1,8 +1,10 @@
 """The fabric of the tests and a project of its own on it: real nodes, real engine, real providers."""
 
+import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -101,6 +103,7 @@ class Project:
         self.folder = folder
         self.catalog = Catalog(catalog)
         self.variables = {**os.environ, **variables, "PULUMI_BACKEND_URL": f"file://{folder / 'state'}"}
+        self._marker = f"PULUMI_BACKEND_URL=file://{folder / 'state'}".encode()
         (folder / "state").mkdir(parents=True)
         for name in ("__main__.py", "Pulumi.yaml", "spec", "components", "ops", "runtime", ".venv"):
             (folder / name).symlink_to(PROJECT / name)
@@ -170,6 +173,17 @@ class Project:
         )
         assert not check or result.returncode == 0, result.stderr
         return result.stdout
+
+    def end_processes(self) -> None:
+        """Ends what a killed `pulumi` left running: its plugins and its program, known by this project's backend."""
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            try:
+                ours = self._marker in path.read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if ours:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(path.parent.name), signal.SIGKILL)
 
     def clean_nodes(self) -> None:
         """Removes every container and claim from the nodes, so that the next test starts on free ones."""
