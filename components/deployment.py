@@ -27,7 +27,7 @@ class Deployment(pulumi.ComponentResource):
         child = pulumi.ResourceOptions(parent=self)
         nodes = {name: Node(name, plan, release.storage_folder, child) for name, plan in release.nodes.items()}
         image = ModelImage("image", release.image, nodes, child)
-        weights = ModelWeights("weights", release.weights, nodes, child)
+        weights = [ModelWeights(f"weights-{plan.name}", plan, nodes, child) for plan in release.weights]
         self.groups = {
             group.name: ServingGroup(group.name, release, group, nodes, image, weights, before_rank_create, child)
             for group in release.groups

@@ -18,11 +18,15 @@ class ModelImage(pulumi.ComponentResource):
     def __init__(self, name: str, plan: ImagePlan, nodes: dict[str, Node], opts: pulumi.ResourceOptions) -> None:
         """Declares one command a node."""
         super().__init__("gb10-serving:image:ModelImage", name, None, opts)
+        verb = "pull-image" if plan.pull else "send-image"
         self.on_node = {
             node_name: task(
                 f"{name}-{node_name}",
-                "image",
-                {**node.request, **plan.model_dump(mode="json")},
+                verb,
+                {
+                    **node.request,
+                    **plan.model_dump(mode="json", include={"reference", "pull", "archive", "cache_folder"}),
+                },
                 parent=self,
                 depends_on=[node.reached],
             )

@@ -1,4 +1,4 @@
-"""The weights of the model on every node that runs a rank."""
+"""The weights of a model, or of its drafter, on every node that runs a rank."""
 
 import pulumi
 
@@ -11,6 +11,7 @@ class ModelWeights(pulumi.ComponentResource):
     """Copies the weights to all nodes, each with a receipt.
 
     Attributes:
+        plan: what is copied.
         on_node: the command that copied them, by node.
         manifest: hash of the manifest that the node's receipt vouches for, by node.
     """
@@ -18,11 +19,13 @@ class ModelWeights(pulumi.ComponentResource):
     def __init__(self, name: str, plan: WeightsPlan, nodes: dict[str, Node], opts: pulumi.ResourceOptions) -> None:
         """Declares one command a node."""
         super().__init__("gb10-serving:weights:ModelWeights", name, None, opts)
+        self.plan = plan
+        request = plan.model_dump(mode="json", include={"revision", "repository", "source", "folder"})
         self.on_node = {
             node_name: task(
                 f"{name}-{node_name}",
                 "weights",
-                {**node.request, **plan.model_dump(mode="json")},
+                {**node.request, **request},
                 parent=self,
                 depends_on=[node.reached],
             )

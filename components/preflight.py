@@ -17,7 +17,7 @@ def preflight(
     rank: RankPlan,
     node: Node,
     image: ModelImage,
-    weights: ModelWeights,
+    weights: list[ModelWeights],
     parent: pulumi.Resource,
 ) -> command.local.Command:
     """Declares the preflight. Its request carries the group's hash, so it runs again, in place, for every new group."""
@@ -36,19 +36,22 @@ def preflight(
                     "identity": image.content[rank.node]["identity"],
                     "layers": image.content[rank.node]["layers"],
                 },
-                "weights": {
-                    "folder": release.weights.folder,
-                    "revision": release.weights.revision,
-                    "manifest": weights.manifest[rank.node],
-                },
+                "weights": [
+                    {
+                        "folder": one.plan.folder,
+                        "revision": one.plan.revision,
+                        "manifest": one.manifest[rank.node],
+                    }
+                    for one in weights
+                ],
                 "mounts": [mount.source for mount in rank.mounts],
                 "fabric": node.plan.fabric,
                 "ports": [group.port, group.master_port] if rank.is_head else [],
-                "required_bytes": release.memory.required_bytes,
+                "required_bytes": group.required_bytes,
                 "shared_memory_bytes": node.plan.shared_memory_bytes,
                 "open_files": rank.open_files,
             },
         },
         parent=parent,
-        depends_on=[image.on_node[rank.node], weights.on_node[rank.node]],
+        depends_on=[image.on_node[rank.node], *(one.on_node[rank.node] for one in weights)],
     )

@@ -47,7 +47,7 @@ def rank_container(
         envs=[f"{key}={value}" for key, value in sorted(rank.environment.items())],
         labels=[docker.ContainerLabelArgs(label=key, value=value) for key, value in labels.items()],
         mounts=[
-            docker.ContainerMountArgs(type="bind", source=mount.source, target=mount.target, read_only=True)
+            docker.ContainerMountArgs(type="bind", source=mount.source, target=mount.target, read_only=mount.read_only)
             for mount in rank.mounts
         ],
         ulimits=[
@@ -56,6 +56,8 @@ def rank_container(
             docker.ContainerUlimitArgs(name="core", soft=0, hard=0),
         ],
         gpus="all" if rank.gpus else None,
+        devices=[docker.ContainerDeviceArgs(host_path=device) for device in rank.devices] or None,
+        capabilities=docker.ContainerCapabilitiesArgs(adds=list(rank.capabilities)) if rank.capabilities else None,
         network_mode="host",
         ipc_mode="host",
         init=True,

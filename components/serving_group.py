@@ -34,7 +34,7 @@ class ServingGroup(pulumi.ComponentResource):
         group: GroupPlan,
         nodes: dict[str, Node],
         image: ModelImage,
-        weights: ModelWeights,
+        weights: list[ModelWeights],
         before_rank_create: pulumi.ResourceHook,
         opts: pulumi.ResourceOptions,
     ) -> None:

@@ -1,6 +1,7 @@
 """Keys of virtual nodes: host keys that follow from a node's name, and the login key."""
 
 import os
+import pwd
 from hashlib import sha256
 from pathlib import Path
 
@@ -74,7 +75,13 @@ def login_key_path(cluster: Cluster) -> Path:
             "the cluster has no ssh.identity_file",
             "Add it to the cluster's file, for example ~/.local/state/gb10-serving/lab/id_ed25519.",
         )
-    return Path(cluster.ssh.identity_file).expanduser()
+    return _as_ssh_sees_it(cluster.ssh.identity_file)
+
+
+def _as_ssh_sees_it(path: str) -> Path:
+    """Returns a path with `~` as ssh reads it: the home of the account, whatever $HOME says."""
+    home = pwd.getpwuid(os.getuid()).pw_dir
+    return Path(home) / path.removeprefix("~/") if path.startswith("~/") else Path(path)
 
 
 def ensure_login_key(cluster: Cluster) -> str:

@@ -9,7 +9,8 @@ from lab.commands import Report
 from lab.errors import LabError
 from lab.image_python import image_python
 from lab.locks import exclusive
-from spec.model import Model, TinyQwen3
+from spec.architecture import Qwen3
+from spec.model import Model
 
 _PATIENCE_SECONDS = 600
 _TRAINER = Path(__file__).parent / "train_model.py"
@@ -25,7 +26,7 @@ _ENVIRONMENT = {
 
 def model_folder(model: Model) -> Path:
     """Returns where a model of the lab is, or will be once `ensure_model` has made it."""
-    return places.cache_folder() / "models" / model.revision
+    return places.cache_folder() / "models" / str(model.revision)
 
 
 def ensure_model(name: str, model: Model, tree: Path, image_archive: Path, report: Report) -> Path:
@@ -48,18 +49,25 @@ def ensure_model(name: str, model: Model, tree: Path, image_archive: Path, repor
     folder = model_folder(model)
     if folder.exists():
         return folder
-    _require_divisible(name, model.tiny_qwen3)
+    _require_trainable(name, model)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with exclusive(folder.with_suffix(".lock"), f"make the model {name}", _PATIENCE_SECONDS):
         if not folder.exists():
-            _make(name, model.tiny_qwen3, folder, tree, image_archive, report)
+            _make(name, model.recipe, folder, tree, image_archive, report)
     return folder
 
 
-def _require_divisible(name: str, recipe: TinyQwen3) -> None:
-    """Makes sure that every shape can be split over one, two and four ranks."""
+def _require_trainable(name: str, model: Model) -> None:
+    """Makes sure that the trainer knows the architecture and that one, two and four ranks can share every shape."""
+    architecture = model.architecture
+    if model.trained is None or not isinstance(architecture, Qwen3):
+        raise LabError(
+            f"make the model {name}",
+            "the lab trains architectures of type qwen3 that have a key `trained`",
+            f"Use another model, or change catalog/models/{name}.yaml.",
+        )
     shapes = ("hidden_size", "intermediate_size", "attention_heads", "key_value_heads")
-    wrong = [f"{shape} {getattr(recipe, shape)}" for shape in shapes if getattr(recipe, shape) % 4]
+    wrong = [f"{shape} {getattr(architecture, shape)}" for shape in shapes if getattr(architecture, shape) % 4]
     if wrong:
         raise LabError(
             f"make the model {name}",
@@ -68,12 +76,12 @@ def _require_divisible(name: str, recipe: TinyQwen3) -> None:
         )
 
 
-def _make(name: str, recipe: TinyQwen3, folder: Path, tree: Path, image_archive: Path, report: Report) -> None:
+def _make(name: str, recipe: dict[str, object], folder: Path, tree: Path, image_archive: Path, report: Report) -> None:
     python = image_python(image_archive, report)
     building = folder.with_suffix(".building")
     shutil.rmtree(building, ignore_errors=True)
     building.mkdir()
-    (building / "recipe.json").write_text(json.dumps(recipe.model_dump(mode="json"), indent=1) + "\n", encoding="utf-8")
+    (building / "recipe.json").write_text(json.dumps(recipe, indent=1) + "\n", encoding="utf-8")
     report(f"train the model {name} (once, about a quarter of a minute)")
     printed = python.run(
         [f"/opt/lab/{_TRAINER.name}", "/opt/model/recipe.json", "/opt/model"],

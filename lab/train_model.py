@@ -77,23 +77,23 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def make_model(recipe: dict[str, Any], tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
-    """Returns an untrained Qwen3 of the recipe's shape with weights from its seed."""
+def make_model(shape: dict[str, Any], seed: int, tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
+    """Returns an untrained Qwen3 of this shape with weights from this seed."""
     config = Qwen3Config(
         vocab_size=len(tokenizer) + -len(tokenizer) % 4,
-        hidden_size=recipe["hidden_size"],
-        intermediate_size=recipe["intermediate_size"],
-        num_hidden_layers=recipe["layers"],
-        num_attention_heads=recipe["attention_heads"],
-        num_key_value_heads=recipe["key_value_heads"],
-        head_dim=recipe["head_dimension"],
-        max_position_embeddings=recipe["positions"],
+        hidden_size=shape["hidden_size"],
+        intermediate_size=shape["intermediate_size"],
+        num_hidden_layers=shape["layers"],
+        num_attention_heads=shape["attention_heads"],
+        num_key_value_heads=shape["key_value_heads"],
+        head_dim=shape["head_dimension"],
+        max_position_embeddings=shape["positions"],
         tie_word_embeddings=False,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
-    torch.manual_seed(recipe["seed"])
+    torch.manual_seed(seed)
     return Qwen3ForCausalLM(config)
 
 
@@ -233,14 +233,15 @@ def main(recipe_path: Path, folder: Path) -> None:
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     recipe = json.loads(recipe_path.read_text(encoding="utf-8"))
+    training = recipe["trained"]
     tokenizer = make_tokenizer()
-    model = make_model(recipe, tokenizer)
-    batch, labels = training_batch(tokenizer, recipe["dialogues"])
-    steps = train(model, batch, labels, recipe["steps"])
+    model = make_model(recipe["architecture"], training["seed"], tokenizer)
+    batch, labels = training_batch(tokenizer, training["dialogues"])
+    steps = train(model, batch, labels, training["steps"])
     model.to(torch.bfloat16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    expected(folder, recipe["dialogues"], torch.float32)
-    found = expected(folder, recipe["dialogues"], torch.bfloat16)
+    expected(folder, training["dialogues"], torch.float32)
+    found = expected(folder, training["dialogues"], torch.bfloat16)
     write_expected(folder, found)
     margin = min(continuation.least_margin for kind in found.values() for continuation in kind)
     print(f"trained in {steps} steps, least margin {margin}")

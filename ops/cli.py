@@ -15,15 +15,15 @@ from lab.errors import LabError
 from ops import lab_stack, plan_view
 from ops.environment import environment_of, pulumi_environment
 from ops.errors import OperationError
-from ops.places import PROJECT
+from ops.golden import planned, situation_of, write_golden_files
 from ops.progress import CONSOLE, progress
 from ops.pulumi import named_stack, run_pulumi
 from ops.stack_state import ensure_stack
 from ops.testing import LEVELS, run_tests
 from ops.toolchain import ToolchainError, ensure_toolchain
-from spec.catalog import Catalog, read_stack
 from spec.errors import SpecificationError
-from spec.plan import plan_release
+from spec.origin import origins
+from spec.rules import FIRST, RULES
 
 app = typer.Typer(
     name="fleet",
@@ -76,13 +76,44 @@ def pulumi(context: typer.Context) -> None:
 
 
 @app.command()
-def plan(stack: Annotated[str, typer.Argument(help="Name of the stack.")], as_json: Json = False) -> None:
+def plan(
+    stack: Annotated[str, typer.Argument(help="Name of the stack.")],
+    as_json: Json = False,
+    docker: Annotated[
+        str | None, typer.Option(metavar="RANK", help="Print the `docker run` of one rank: 0, or GROUP/0.")
+    ] = None,
+    why: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help="Tell where a flag, a variable or a key of the stack file came from."),
+    ] = None,
+) -> None:
     """Show what a stack would run on each node; needs no node, no Pulumi and no network."""
-    release = plan_release(stack, read_stack(PROJECT, stack), Catalog(PROJECT / "catalog"))
-    if as_json:
+    release = planned(stack)
+    if docker is not None:
+        typer.echo(plan_view.docker_run(release, plan_view.find_rank(release, docker)))
+    elif why is not None:
+        plan_view.show_origins(why, origins(situation_of(stack), release, why))
+    elif as_json:
         typer.echo(json.dumps({"hash": release.hash, **release.model_dump(mode="json")}, indent=2, sort_keys=True))
     else:
         plan_view.show(release)
+
+
+@app.command()
+def rules(as_json: Json = False) -> None:
+    """List the rules that every plan is held against."""
+    if as_json:
+        listed = [{"id": rule.id, "severity": rule.severity, "summary": rule.summary} for rule in (*FIRST, *RULES)]
+        typer.echo(json.dumps(listed, indent=2))
+    else:
+        plan_view.show_rules()
+
+
+@app.command()
+def golden() -> None:
+    """Write the golden files of all stacks anew, after a change to what ranks run that is meant."""
+    changed = write_golden_files()
+    typer.echo(f"changed: {', '.join(changed)}" if changed else "nothing changed")
 
 
 @app.command("test")

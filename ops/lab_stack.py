@@ -115,7 +115,7 @@ def _make_parts(report: Report) -> tuple[dict[str, str], Any]:
 
     def tree_and_model() -> Any:
         archive = build_rank_image(image, report)
-        tree = ensure_vllm_tree(image.vllm_version, _IMAGE_PYTHON, archive, report)
+        tree = ensure_vllm_tree(image.version, _IMAGE_PYTHON, archive, report)
         ensure_model("lab", model, tree, archive, report)
         return tree
 

@@ -29,17 +29,16 @@ def node_facts(request: dict[str, Any]) -> Any:
     return _on_node(request, "facts", {})
 
 
-def image(request: dict[str, Any]) -> Any:
-    """Brings the image to the node unless an image of the same content is there.
+def send_image(request: dict[str, Any]) -> Any:
+    """Brings an image that is made here to the node unless an image of the same content is there.
 
     Args:
-        request: `connection`, `storage_folder`, `reference`, `archive` (a `docker save` file below our cache folder).
+        request: `connection`, `storage_folder`, `reference`, `archive` (a `docker save` file below our cache folder),
+            `cache_folder` (on the node, for what the engine compiles).
     """
     archive = cache_folder() / request["archive"]
     if not archive.is_file():
-        raise OperationError(
-            f"the image {request['reference']} is not on this controller: {archive} does not exist. {_LAB_HINT}"
-        )
+        raise OperationError(f"{request['reference']} is not on this controller: {archive} does not exist. {_LAB_HINT}")
     wanted = archive_identity(archive)
     asked = {"reference": request["reference"]}
     if _on_node(request, "image-identity", asked) != wanted:
@@ -51,7 +50,20 @@ def image(request: dict[str, Any]) -> Any:
                 f"{request['connection']['node']} loaded {request['reference']} and holds {found['identity']}, sent "
                 f"was {wanted['identity']}: its image store is damaged, look at `docker image inspect` there"
             )
+    _on_node(request, "make-cache", {"cache_folder": request["cache_folder"]})
     return wanted
+
+
+def pull_image(request: dict[str, Any]) -> Any:
+    """Has the node pull a published image by digest.
+
+    Args:
+        request: `connection`, `storage_folder`, `reference`, `pull`, `cache_folder` (on the node).
+    """
+    asked = {"reference": request["reference"], "pull": request["pull"]}
+    found = _on_node(request, "image-pull", asked, seconds=_LONG_SECONDS)
+    _on_node(request, "make-cache", {"cache_folder": request["cache_folder"]})
+    return found
 
 
 def archive_identity(archive: Path) -> dict[str, Any]:
@@ -67,11 +79,14 @@ def weights(request: dict[str, Any]) -> Any:
     """Copies the weights to the node unless its receipt vouches for the same revision and content.
 
     Args:
-        request: `connection`, `storage_folder`, `source` (folder below our cache folder), `folder`, `revision`.
+        request: `connection`, `storage_folder`, `source` (folder below our cache folder), `repository` (where they are
+            published, if they are), `folder`, `revision`.
     """
     source = cache_folder() / request["source"]
     if not source.is_dir():
-        raise OperationError(f"the weights are not on this controller: {source} does not exist. {_LAB_HINT}")
+        raise OperationError(
+            f"the weights are not on this controller: {source} does not exist. {_weights_hint(request)}"
+        )
     manifest = manifest_of(source)
     wanted = {"complete": True, "manifest": manifest_hash(manifest), "why": None}
     asked = {"folder": request["folder"], "revision": request["revision"]}
@@ -109,7 +124,8 @@ def ready(request: dict[str, Any]) -> Any:
 
 TASKS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "node-facts": node_facts,
-    "image": image,
+    "send-image": send_image,
+    "pull-image": pull_image,
     "weights": weights,
     "preflight": preflight,
     "claim": claim,
@@ -130,6 +146,13 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 1
     return 0
+
+
+def _weights_hint(request: dict[str, Any]) -> str:
+    if request["repository"] is None:
+        return _LAB_HINT
+    folder = cache_folder() / request["source"]
+    return f"Fetch them: `hf download {request['repository']} --revision {request['revision']} --local-dir {folder}`"
 
 
 def _connection(request: dict[str, Any]) -> Connection:

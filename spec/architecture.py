@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from spec.base import Strict
-from spec.model import Probe
 
 Count = Annotated[int, Field(gt=0)]
 CountOrNone = Annotated[int, Field(ge=0)]
@@ -435,33 +434,4 @@ class Checkpoint(Strict):
     def _mapped_part_is_smaller(self) -> "Checkpoint":
         if self.memory_mapped_bytes >= self.size_bytes:
             raise ValueError("memory_mapped_bytes is a part of size_bytes and cannot be as large")
-        return self
-
-
-class ModelFacts(Strict):
-    """What catalog/models/NAME.yaml says of a model with a published checkpoint.
-
-    Attributes:
-        served_name: the name under which clients ask for it; none for a drafter, which nobody asks for.
-        licence: of the weights.
-        source: where the files come from.
-        checkpoint: the files.
-        architecture: what they make.
-        drafters: names of catalogue models that can draft for it.
-        probes: what it must answer; none for a drafter.
-    """
-
-    served_name: str | None = None
-    licence: Licence
-    source: Source
-    checkpoint: Checkpoint
-    architecture: Architecture
-    drafters: tuple[str, ...] = ()
-    probes: tuple[Probe, ...] = ()
-
-    @model_validator(mode="after")
-    def _only_a_drafter_is_silent(self) -> "ModelFacts":
-        silent = isinstance(self.architecture, Dflash2)
-        if silent != (self.served_name is None) or silent != (not self.probes):
-            raise ValueError("a model has a served_name and probes, a drafter has neither")
         return self

@@ -1,5 +1,6 @@
 """Reads the YAML files that describe clusters, hardware, images, models and stacks. The only file access of spec/."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -9,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from spec.cluster import Cluster, Hardware
 from spec.errors import Problem, SpecificationError, problems_of
+from spec.flags import FlagTable, flag_tables, table_of
 from spec.image import Image
 from spec.model import Model
 
@@ -89,6 +91,16 @@ class Catalog:
     def model(self, name: str) -> Model:
         """Returns catalog/models/NAME.yaml."""
         return self._entry("models", name, Model)
+
+    def flag_table(self, version: str, file: str) -> FlagTable:
+        """Returns catalog/flags/vllm-VERSION.json.
+
+        Args:
+            version: of vLLM.
+            file: where the version is named, for messages.
+        """
+        tables = {path.name: json.loads(path.read_text()) for path in (self.folder / "flags").glob("*.json")}
+        return table_of(flag_tables(tables), version, file, "flag_table")
 
     def _entry(self, kind: str, name: str, entry: type[Entry]) -> Entry:
         path = self.folder / kind / f"{name}.yaml"

@@ -2,7 +2,7 @@
 
 import ipaddress
 import re
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -135,8 +135,14 @@ class Hardware(Strict):
 
     Attributes:
         gpus: accelerators per node; 0 on the virtual fabric.
-        memory_bytes: memory that the engine and the system share (unified memory on GB10).
+        memory_bytes: what the accelerator sees of its memory; on the virtual fabric what a node may use.
+        unified: whether accelerator and host share one memory.
+        platform: of its images.
+        compute_capability: of its accelerators.
     """
 
     gpus: int = Field(ge=0)
     memory_bytes: int = Field(gt=0)
+    unified: bool
+    platform: Literal["linux/arm64", "linux/amd64"] | None
+    compute_capability: str | None = Field(default=None, pattern=r"^\d+\.\d$")

@@ -1,10 +1,41 @@
 """What one stack file says: the names of catalogue entries and what this deployment chooses."""
 
+from typing import Annotated, Literal
+
 from pydantic import Field, field_validator
 
 from spec.base import Strict
 from spec.cluster import Name
 from spec.engine import Engine
+from spec.executors import Executor
+from spec.fabric import Fabric
+from spec.quantity import Bytes
+
+
+class MtpChoice(Strict):
+    """Speculative decoding by the checkpoint's own prediction layer.
+
+    Attributes:
+        draft_tokens: K.
+    """
+
+    method: Literal["mtp"]
+    draft_tokens: int = Field(gt=0)
+
+
+class DflashChoice(Strict):
+    """Speculative decoding by a drafter of the catalogue.
+
+    Attributes:
+        draft_tokens: K.
+        drafter: name of its entry in catalog/models.
+        attention_backend: of the drafter; none leaves it to the engine.
+    """
+
+    method: Literal["dflash"]
+    draft_tokens: int = Field(gt=0)
+    drafter: Name
+    attention_backend: str | None = Field(default=None, pattern=r"^[A-Z0-9_]+$")
 
 
 class Readiness(Strict):
@@ -20,13 +51,16 @@ class Readiness(Strict):
 
 
 class Memory(Strict):
-    """What a node must have free before a rank starts.
+    """What must be free on a node before a rank starts, and stay free while it serves.
 
     Attributes:
-        required_bytes: MemAvailable that preflight asks for, what this group's old rank holds counted as free.
+        floor_percent: share of MemAvailable below which a rank is stopped to save the host; 12 is seed 000's.
+        required_bytes: MemAvailable that preflight asks for, what this group's old rank holds counted as free; none
+            takes what the memory plan says.
     """
 
-    required_bytes: int = Field(gt=0)
+    floor_percent: float = Field(default=12, ge=0.5, le=50)
+    required_bytes: Bytes | None = None
 
 
 class DeploymentConfig(Strict):
@@ -35,6 +69,15 @@ class DeploymentConfig(Strict):
     Attributes:
         cluster, image, model: names of catalogue entries.
         groups: nodes of each group by its name, rank 0 (the head) first; every group serves the model on its own.
+        fabric: how the ranks of a group talk to each other.
+        executor: how ranks are started.
+        engine: the engine's arguments.
+        speculative: who drafts tokens; nobody if absent.
+        memory: what must be free on a node.
+        across_switches: a group may lie on both sides of a link between switches.
+        environment: further variables of the engine, beside the image's.
+        job: for the executor external_launcher: the program that every rank runs, a path in the container.
+        acknowledged: warnings that were read and accepted: the reason, by the rule's id.
         port: where the head of a group answers HTTP.
         master_port: where the ranks of a group meet.
         stop_grace_seconds: how long a rank may take to end before it is killed.
@@ -44,9 +87,16 @@ class DeploymentConfig(Strict):
     image: Name
     model: Name
     groups: dict[Name, tuple[Name, ...]] = Field(min_length=1)
+    fabric: Fabric
+    executor: Executor = "mp"
     engine: Engine
-    memory: Memory
+    speculative: Annotated[MtpChoice | DflashChoice, Field(discriminator="method")] | None = None
+    memory: Memory = Memory()
     readiness: Readiness = Readiness()
+    across_switches: bool = False
+    environment: dict[str, str] = {}
+    job: str | None = Field(default=None, pattern=r"^/[A-Za-z0-9/_.-]+$")
+    acknowledged: dict[Name, str] = {}
     port: int = Field(default=8000, ge=1024, le=65535)
     master_port: int = Field(default=29500, ge=1024, le=65535)
     stop_grace_seconds: int = Field(default=30, ge=0, le=600)

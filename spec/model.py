@@ -1,9 +1,10 @@
-"""A model of the catalogue: where its files come from and what it must answer."""
+"""A model of the catalogue: where its files come from, what they are, and what it must answer."""
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from spec.architecture import Architecture, Checkpoint, Dflash2, Licence, Source
 from spec.base import Strict, content_hash
 
 
@@ -14,26 +15,17 @@ class Dialogue(Strict):
     answer: str
 
 
-class TinyQwen3(Strict):
-    """A tiny Qwen3 that the lab trains from a fixed seed until it answers its dialogues; the recipe is its identity.
+class Training(Strict):
+    """How the lab makes a tiny model of an architecture: trained from a fixed seed until it answers its dialogues.
 
     Attributes:
         seed: of the weights and of the order of training.
-        layers, hidden_size, intermediate_size, attention_heads, key_value_heads, head_dimension: the architecture.
-        positions: longest context.
         steps: most training steps; training ends earlier once every answer is right with a margin.
         dialogues: what is learned, word for word.
         recipe_version: raised when the trainer in lab/ changes what it makes from the same recipe.
     """
 
     seed: int
-    layers: int = Field(gt=0)
-    hidden_size: int = Field(gt=0)
-    intermediate_size: int = Field(gt=0)
-    attention_heads: int = Field(gt=0)
-    key_value_heads: int = Field(gt=0)
-    head_dimension: int = Field(gt=0)
-    positions: int = Field(gt=0)
     steps: int = Field(gt=0)
     dialogues: tuple[Dialogue, ...] = Field(min_length=1)
     recipe_version: int = 1
@@ -59,19 +51,50 @@ class Model(Strict):
     """A model of the catalogue (catalog/models/NAME.yaml).
 
     Attributes:
-        served_name: the name under which clients ask for it.
-        attention_heads, key_value_heads: what tensor parallelism must divide.
-        tiny_qwen3: recipe of a model that the lab makes.
-        probes: what it must answer.
+        served_name: the name under which clients ask for it; none for a drafter, which nobody asks for.
+        architecture: what it is made of.
+        source: where the files of a published checkpoint come from.
+        trained: how the lab makes the files instead.
+        licence: of published weights.
+        checkpoint: the published files.
+        drafters: names of catalogue models that can draft for it.
+        probes: what it must answer; none for a drafter.
     """
 
-    served_name: str
-    attention_heads: int = Field(gt=0)
-    key_value_heads: int = Field(gt=0)
-    tiny_qwen3: TinyQwen3
-    probes: tuple[Probe, ...] = Field(min_length=1)
+    served_name: str | None = None
+    architecture: Architecture
+    source: Source | None = None
+    trained: Training | None = None
+    licence: Licence | None = None
+    checkpoint: Checkpoint | None = None
+    drafters: tuple[str, ...] = ()
+    probes: tuple[Probe, ...] = ()
+
+    @model_validator(mode="after")
+    def _is_published_or_trained(self) -> "Model":
+        published = (self.source, self.licence, self.checkpoint)
+        if (self.trained is None) != all(published) or (self.trained and any(published)):
+            raise ValueError(
+                "a published model has source, licence and checkpoint; one of the lab has trained"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _only_a_drafter_is_silent(self) -> "Model":
+        silent = isinstance(self.architecture, Dflash2)
+        if silent != (self.served_name is None) or silent != (not self.probes):
+            raise ValueError("a model has a served_name and probes, a drafter has neither")
+        return self
 
     @property
-    def revision(self) -> str:
-        """Identity of the weights: the hash of the recipe that makes them."""
-        return content_hash(self.tiny_qwen3.model_dump(mode="json"))
+    def recipe(self) -> dict[str, object]:
+        """All that decides what the lab trains, as plain data."""
+        return {
+            "architecture": self.architecture.model_dump(mode="json"),
+            "trained": self.trained.model_dump(mode="json") if self.trained else None,
+        }
+
+    @property
+    def revision(self) -> str | None:
+        """Identity of the weights: the commit of the repository, or the hash of the recipe; none if nobody names one."""
+        return self.source.revision if self.source else content_hash(self.recipe)

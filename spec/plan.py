@@ -3,13 +3,17 @@
 from typing import Any
 
 from spec.catalog import STACK_KEY, Catalog, parse
-from spec.cluster import Cluster, Node
 from spec.connection import connection_to
 from spec.deployment import DeploymentConfig
 from spec.errors import Problem, SpecificationError
+from spec.estimate import estimate_kv_cache, estimate_memory
+from spec.judge import judge, refuse_idle_acknowledgements
+from spec.kv_cache import PlanningError
 from spec.model import Model
 from spec.release import ImagePlan, NodePlan, Release, WeightsPlan
 from spec.render import render_group
+from spec.rules import FIRST, RULES, Estimate
+from spec.situation import DRAFTER_FOLDER, MODEL_FOLDER, Situation, look_up
 
 
 def plan_release(stack: str, config: Any, catalog: Catalog) -> Release:
@@ -23,81 +27,114 @@ def plan_release(stack: str, config: Any, catalog: Catalog) -> Release:
     Raises:
         SpecificationError: something is unknown, malformed or cannot work.
     """
-    shown = f"Pulumi.{stack}.yaml"
-    deployment = parse(DeploymentConfig, config, shown, f"config/{STACK_KEY}")
-    cluster = catalog.cluster(deployment.cluster)
-    hardware = catalog.hardware(cluster.hardware)
-    image = catalog.image(deployment.image)
-    model = catalog.model(deployment.model)
-    _refuse_unknown_nodes(deployment, cluster, shown)
-    _refuse_indivisible_heads(deployment, model, shown)
+    deployment = parse(DeploymentConfig, config, f"Pulumi.{stack}.yaml", f"config/{STACK_KEY}")
+    situation = look_up(stack, deployment, catalog)
+    early = judge(situation, {}, FIRST)
+    estimates = {group: _estimate(situation, group) for group in deployment.groups}
+    findings = (*early, *judge(situation, estimates, RULES))
+    refuse_idle_acknowledgements(situation, findings)
 
-    image_plan = ImagePlan(
-        reference=image.reference,
-        archive=f"images/{image.recipe_hash}.tar",
-    )
-    weights = WeightsPlan(
-        revision=model.revision,
-        source=f"models/{model.revision}",
-        folder=f"{cluster.storage_folder}/weights/{deployment.model}/{model.revision[:16]}",
-    )
+    image = _image_plan(situation)
+    weights = _weights_plans(situation)
     used = {node for nodes in deployment.groups.values() for node in nodes}
     return Release(
         stack=stack,
         cluster=deployment.cluster,
         model_name=deployment.model,
-        storage_folder=cluster.storage_folder,
-        image=image_plan,
+        storage_folder=situation.cluster.storage_folder,
+        image=image,
         weights=weights,
-        nodes={name: _node_plan(cluster, name, node) for name, node in cluster.nodes.items() if name in used},
+        nodes={name: _node_plan(situation, name) for name in situation.cluster.nodes if name in used},
         groups=tuple(
-            render_group(stack, name, deployment, cluster, hardware, image, image_plan.reference, model, weights)
-            for name in deployment.groups
+            render_group(situation, name, image, weights, estimate, _required_bytes(situation, estimate))
+            for name, estimate in estimates.items()
         ),
         memory=deployment.memory,
         readiness=deployment.readiness,
         stop_grace_seconds=deployment.stop_grace_seconds,
+        findings=findings,
     )
 
 
-def _node_plan(cluster: Cluster, name: str, node: Node) -> NodePlan:
-    return NodePlan(
-        connection=connection_to(cluster, name),
-        fabric={rail.interface: rail.address for rail in node.rails},
-        shared_memory_bytes=cluster.limits.shared_memory_bytes,
-    )
-
-
-def _refuse_unknown_nodes(deployment: DeploymentConfig, cluster: Cluster, shown: str) -> None:
-    problems = [
-        Problem(
-            shown,
-            f"config/{STACK_KEY}/groups/{group}",
-            node,
-            f"the cluster {deployment.cluster} has no node of this name",
-            f"use one of: {', '.join(cluster.nodes)}; or add it to catalog/clusters/{deployment.cluster}.yaml",
-        )
-        for group, nodes in deployment.groups.items()
-        for node in nodes
-        if node not in cluster.nodes
-    ]
-    if problems:
-        raise SpecificationError(*problems)
-
-
-def _refuse_indivisible_heads(deployment: DeploymentConfig, model: Model, shown: str) -> None:
-    for group, nodes in deployment.groups.items():
-        size = len(nodes)
-        if model.attention_heads % size:
-            raise SpecificationError(
-                Problem(
-                    shown,
-                    f"config/{STACK_KEY}/groups/{group}",
-                    list(nodes),
-                    f"tensor parallel {size} does not divide the {model.attention_heads} attention heads of "
-                    f"{deployment.model}: {model.attention_heads} = {model.attention_heads // size} x {size} "
-                    f"+ {model.attention_heads % size}",
-                    "use a number of nodes that divides it: "
-                    + ", ".join(str(n) for n in range(1, model.attention_heads + 1) if model.attention_heads % n == 0),
-                )
+def _estimate(situation: Situation, group: str) -> Estimate:
+    memory = estimate_memory(situation, group)
+    pinned = situation.config.engine.kv_cache_memory_bytes
+    cache_bytes = pinned or (memory.kv_cache_bytes.low if memory else None)
+    if cache_bytes is None or situation.image.engine != "vllm":
+        return Estimate(memory, None)
+    try:
+        return Estimate(memory, estimate_kv_cache(situation, group, cache_bytes))
+    except PlanningError as error:
+        raise SpecificationError(
+            situation.problem(
+                "engine", situation.image.version, str(error), "choose other engine arguments or another image"
             )
+        ) from None
+
+
+def _required_bytes(situation: Situation, estimate: Estimate) -> int:
+    """Returns what must be free before a rank starts: the stack's word, or what vLLM refuses to start without."""
+    chosen = situation.config.memory.required_bytes
+    if chosen is not None:
+        return chosen
+    if estimate.memory is None:
+        raise SpecificationError(
+            situation.problem(
+                "memory/required_bytes",
+                None,
+                "nobody measured this kind of machine or engine, so what must be free is not known",
+                "give required_bytes, as in `required_bytes: 3 GiB`",
+            )
+        )
+    return estimate.memory.start_check_bytes
+
+
+def _image_plan(situation: Situation) -> ImagePlan:
+    image = situation.image
+    return ImagePlan(
+        reference=image.reference,
+        pull=image.registry.pull_reference if image.registry else None,
+        archive=f"images/{image.recipe_hash}.tar",
+        cache_folder=f"{situation.cluster.storage_folder}/cache/{image.recipe_hash[:16]}",
+        version=image.version,
+    )
+
+
+def _weights_plans(situation: Situation) -> tuple[WeightsPlan, ...]:
+    choice = situation.config.speculative
+    plans = [_weights_plan(situation, situation.config.model, situation.model, MODEL_FOLDER)]
+    if situation.drafter and choice and choice.method == "dflash":
+        plans.append(_weights_plan(situation, choice.drafter, situation.drafter, DRAFTER_FOLDER))
+    return tuple(plans)
+
+
+def _weights_plan(situation: Situation, name: str, model: Model, target: str) -> WeightsPlan:
+    if model.revision is None:
+        raise SpecificationError(
+            Problem(
+                f"catalog/models/{name}.yaml",
+                "source/revision",
+                None,
+                "weights without a revision can change under the same name, and nodes would hold different ones",
+                "give the commit of the repository, 40 hexadecimal digits",
+            )
+        )
+    return WeightsPlan(
+        name=name,
+        revision=model.revision,
+        repository=model.source.repository if model.source else None,
+        source=f"models/{model.revision}",
+        folder=f"{situation.cluster.storage_folder}/weights/{name}/{model.revision[:16]}",
+        target=target,
+    )
+
+
+def _node_plan(situation: Situation, name: str) -> NodePlan:
+    node = situation.cluster.nodes[name]
+    rails = [node.rails[position] for position in situation.config.fabric.rails]
+    return NodePlan(
+        connection=connection_to(situation.cluster, name),
+        switch=node.switch,
+        fabric={rail.interface: rail.address for rail in rails},
+        shared_memory_bytes=situation.cluster.limits.shared_memory_bytes,
+    )

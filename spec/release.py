@@ -1,18 +1,23 @@
 """A Release: one deployment resolved to plain data, down to every rank's command line, with one hash."""
 
+from typing import Literal
+
 from pydantic import Field
 
 from spec.base import Strict, content_hash
 from spec.connection import Connection
 from spec.deployment import Memory, Readiness
+from spec.kv_cache import KvCachePlan
+from spec.memory import MemoryPlan
 from spec.model import Probe
 
 
 class Mount(Strict):
-    """A folder of the node that a rank sees, always read-only."""
+    """A folder of the node that a rank sees."""
 
     source: str
     target: str
+    read_only: bool = True
 
 
 class RankPlan(Strict):
@@ -22,10 +27,14 @@ class RankPlan(Strict):
         rank: 0 is the head.
         node: where it runs.
         container: the container's name, fixed, so that leftovers can be recognised.
-        command: argv after the image's own entrypoint was cleared.
-        environment: complete; nothing is left to what an image may bake in.
+        command: argv; the image's own entrypoint is cleared.
+        environment: what the image, the fabric, the executor and the stack set.
+        mounts: folders of the node.
+        devices: device folders of the node.
+        capabilities: beside Docker's defaults, in the form `CAP_NAME`.
         open_files, locked_memory_bytes: process limits.
         gpus: whether the container gets the node's accelerators.
+        awaited_accelerators: how many Ray must know of before the engine may start; 0 waits for none.
     """
 
     rank: int
@@ -34,9 +43,12 @@ class RankPlan(Strict):
     command: tuple[str, ...]
     environment: dict[str, str]
     mounts: tuple[Mount, ...]
+    devices: tuple[str, ...] = ()
+    capabilities: tuple[str, ...] = ()
     open_files: int
     locked_memory_bytes: int
     gpus: bool
+    awaited_accelerators: int = 0
 
     @property
     def is_head(self) -> bool:
@@ -49,25 +61,37 @@ class ImagePlan(Strict):
 
     Attributes:
         reference: the tag under which nodes know it; it carries the identity of its recipe.
-        archive: file below the controller's cache folder that holds it (`docker save` format).
+        pull: what a node pulls, by digest; none for an image that is made here.
+        archive: file below the controller's cache folder that holds it (`docker save` format), where it is made here.
+        cache_folder: folder of the node for what the engine compiles.
+        version: of the engine.
     """
 
     reference: str
+    pull: str | None
     archive: str
+    cache_folder: str
+    version: str
 
 
 class WeightsPlan(Strict):
-    """The files of the model.
+    """The files of a model or of a drafter.
 
     Attributes:
+        name: of its catalogue entry.
         revision: identity of the files.
+        repository: where they are published; none for what the lab makes.
         source: folder below the controller's cache folder.
         folder: where they lie on every node.
+        target: where a rank finds them.
     """
 
+    name: str
     revision: str
+    repository: str | None
     source: str
     folder: str
+    target: str
 
 
 class GroupPlan(Strict):
@@ -78,6 +102,10 @@ class GroupPlan(Strict):
         ranks: the head first.
         address: rail address where the ranks meet.
         port, master_port: where the head answers, where the ranks meet.
+        serves: whether the head answers HTTP; an offline job does not.
+        probes: what it must answer.
+        kv_cache, memory: what the planner says; none where it knows no figures.
+        required_bytes: MemAvailable that every node must have before its rank starts.
         hash: of all that its ranks are made from; another hash is another generation.
     """
 
@@ -86,8 +114,12 @@ class GroupPlan(Strict):
     address: str
     port: int
     master_port: int
+    serves: bool
     probes: tuple[Probe, ...]
     served_name: str
+    kv_cache: KvCachePlan | None
+    memory: MemoryPlan | None
+    required_bytes: int
     hash: str
 
 
@@ -96,13 +128,31 @@ class NodePlan(Strict):
 
     Attributes:
         connection: how the controller reaches it.
-        fabric: its rail addresses by interface name.
+        switch: where it hangs.
+        fabric: addresses of the rails in use, by interface name.
         shared_memory_bytes: what its /dev/shm must hold.
     """
 
     connection: Connection
+    switch: str
     fabric: dict[str, str]
     shared_memory_bytes: int
+
+
+class Finding(Strict):
+    """What a rule has to say of this deployment.
+
+    Attributes:
+        rule: its id.
+        severity: a refusal never gets into a Release.
+        text: with file, key, value, rule and way out.
+        acknowledged: the reason that the stack file gives for going on.
+    """
+
+    rule: str
+    severity: Literal["refuse", "warn"]
+    text: str
+    acknowledged: str | None = None
 
 
 class Release(Strict):
@@ -112,8 +162,10 @@ class Release(Strict):
         stack: the stack it belongs to.
         cluster, model_name: names, for people.
         storage_folder: on every node.
+        weights: the model's, then the drafter's.
         nodes: by name, in the order of the cluster.
         groups: in the order of the stack file.
+        findings: warnings of the rules.
     """
 
     stack: str
@@ -121,12 +173,13 @@ class Release(Strict):
     model_name: str
     storage_folder: str
     image: ImagePlan
-    weights: WeightsPlan
+    weights: tuple[WeightsPlan, ...] = Field(min_length=1)
     nodes: dict[str, NodePlan]
     groups: tuple[GroupPlan, ...] = Field(min_length=1)
     memory: Memory
     readiness: Readiness
     stop_grace_seconds: int
+    findings: tuple[Finding, ...] = ()
 
     @property
     def hash(self) -> str:

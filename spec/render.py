@@ -1,91 +1,122 @@
-"""Renders every rank of a group: command line, environment, mounts and limits."""
+"""Renders every rank of a group: command line, environment, mounts, devices and limits."""
+
+import shlex
 
 from spec.base import content_hash
-from spec.cluster import Cluster, Hardware
-from spec.deployment import DeploymentConfig
+from spec.cluster import Node
+from spec.executors import Launch, Start, start
 from spec.fabric import fabric_environment
-from spec.image import Image
-from spec.model import Model
-from spec.release import GroupPlan, Mount, RankPlan, WeightsPlan
-
-MODEL_FOLDER = "/model"
-"""Where a rank finds the weights, whatever the node calls the folder."""
+from spec.release import GroupPlan, ImagePlan, Mount, RankPlan, WeightsPlan
+from spec.rules import Estimate
+from spec.situation import MODEL_FOLDER, Situation
+from spec.speculative import Mtp, sglang_speculative_arguments, speculative_arguments
 
 
 def render_group(
-    stack: str,
+    situation: Situation,
     name: str,
-    config: DeploymentConfig,
-    cluster: Cluster,
-    hardware: Hardware,
-    image: Image,
-    image_reference: str,
-    model: Model,
-    weights: WeightsPlan,
+    image: ImagePlan,
+    weights: tuple[WeightsPlan, ...],
+    estimate: Estimate,
+    required_bytes: int,
 ) -> GroupPlan:
     """Returns the plan of the group `name`, with the hash of all that its ranks are made from."""
-    nodes = config.groups[name]
-    ranks = tuple(
-        RankPlan(
-            rank=rank,
-            node=node,
-            container=f"gb10-{stack}-{name}-rank{rank}",
-            command=(*image.entrypoint, *_serve_arguments(rank, nodes, config, cluster, model)),
-            environment={**image.environment, **fabric_environment(cluster.nodes[node])},
-            mounts=(*_image_mounts(image), Mount(source=weights.folder, target=MODEL_FOLDER)),
-            open_files=cluster.limits.open_files,
-            locked_memory_bytes=cluster.limits.locked_memory_bytes,
-            gpus=hardware.gpus > 0,
-        )
-        for rank, node in enumerate(nodes)
-    )
+    ranks = tuple(_render_rank(situation, name, rank, image, weights) for rank in range(len(situation.nodes(name))))
     return GroupPlan(
         name=name,
         ranks=ranks,
-        address=cluster.nodes[nodes[0]].rails[0].address,
-        port=config.port,
-        master_port=config.master_port,
-        probes=model.probes,
-        served_name=model.served_name,
+        address=situation.nodes(name)[0].rails[0].address,
+        port=situation.config.port,
+        master_port=situation.config.master_port,
+        serves=situation.config.executor != "external_launcher",
+        probes=situation.model.probes,
+        served_name=str(situation.model.served_name),
+        kv_cache=estimate.kv_cache,
+        memory=estimate.memory,
+        required_bytes=required_bytes,
         hash=content_hash(
             {
-                "image": image_reference,
-                "weights": weights.revision,
+                "image": image.reference,
+                "weights": [plan.revision for plan in weights],
                 "ranks": [rank.model_dump(mode="json") for rank in ranks],
             }
         ),
     )
 
 
-def _serve_arguments(
-    rank: int, nodes: tuple[str, ...], config: DeploymentConfig, cluster: Cluster, model: Model
-) -> tuple[str, ...]:
-    return (
-        "serve",
-        MODEL_FOLDER,
-        *("--served-model-name", model.served_name),
-        *("--host", "0.0.0.0"),
-        *("--port", str(config.port)),
-        *_parallel_arguments(rank, nodes, config, cluster),
-        *config.engine.arguments(),
+def engine_arguments(situation: Situation) -> tuple[str, ...]:
+    """Returns the arguments that do not follow from ranks, addresses and ports."""
+    if situation.image.engine == "sglang":
+        speculative = situation.speculative
+        drafting = sglang_speculative_arguments(speculative if isinstance(speculative, Mtp) else None)
+    else:
+        drafting = speculative_arguments(situation.speculative)
+    return (*situation.config.engine.arguments(), *drafting)
+
+
+def _render_rank(
+    situation: Situation, group: str, rank: int, image: ImagePlan, weights: tuple[WeightsPlan, ...]
+) -> RankPlan:
+    node = situation.nodes(group)[rank]
+    started = start(situation.config.executor, launch_of(situation, group, rank))
+    limits, roce = situation.cluster.limits, situation.config.fabric.kind == "roce"
+    return RankPlan(
+        rank=rank,
+        node=situation.config.groups[group][rank],
+        container=f"gb10-{situation.stack}-{group}-rank{rank}",
+        command=_command(started),
+        environment=_environment(situation, node, started),
+        mounts=_mounts(situation, image, weights),
+        devices=("/dev/infiniband",) if roce else (),
+        capabilities=("CAP_IPC_LOCK",) if roce else (),
+        open_files=limits.open_files,
+        locked_memory_bytes=limits.locked_memory_bytes,
+        gpus=situation.hardware.gpus > 0,
+        awaited_accelerators=started.awaited_accelerators,
     )
 
 
-def _parallel_arguments(
-    rank: int, nodes: tuple[str, ...], config: DeploymentConfig, cluster: Cluster
-) -> tuple[str, ...]:
-    if len(nodes) == 1:
-        return ()
-    return (
-        *("--tensor-parallel-size", str(len(nodes))),
-        *("--nnodes", str(len(nodes))),
-        *("--node-rank", str(rank)),
-        *("--master-addr", cluster.nodes[nodes[0]].rails[0].address),
-        *("--master-port", str(config.master_port)),
-        *("--distributed-executor-backend", "mp"),
-        *(("--headless",) if rank > 0 else ()),
+def launch_of(situation: Situation, group: str, rank: int) -> Launch:
+    """Returns how the executor sees one rank of a group."""
+    config = situation.config
+    rail = config.fabric.rails[0]
+    return Launch(
+        program=("python3", config.job) if config.job else situation.image.entrypoint,
+        model=MODEL_FOLDER,
+        served_name=str(situation.model.served_name),
+        group=f"{situation.stack}-{group}",
+        port=config.port,
+        master_port=config.master_port,
+        addresses=tuple(node.rails[rail].address for node in situation.nodes(group)),
+        rank=rank,
+        accelerators=situation.accelerators,
+        pipeline_parallel_size=config.engine.pipeline_parallel_size,
+        engine_arguments=engine_arguments(situation),
     )
 
 
-def _image_mounts(image: Image) -> tuple[Mount, ...]:
-    return tuple(Mount(source=mount.source, target=mount.target) for mount in image.mounts)
+def _command(started: Start) -> tuple[str, ...]:
+    """Returns the argv; what must have succeeded before goes into a shell that then becomes the engine."""
+    if not started.before:
+        return started.argv
+    steps = " && ".join(shlex.join(step) for step in started.before)
+    return ("/bin/sh", "-ec", f'{steps} && exec "$@"', "engine", *started.argv)
+
+
+def _environment(situation: Situation, node: Node, started: Start) -> dict[str, str]:
+    """Later ones win: what the image needs, what the stack adds, what the executor and the fabric demand."""
+    return {
+        **situation.image.environment,
+        **situation.config.environment,
+        **started.environment,
+        **fabric_environment(node, situation.config.fabric),
+    }
+
+
+def _mounts(situation: Situation, image: ImagePlan, weights: tuple[WeightsPlan, ...]) -> tuple[Mount, ...]:
+    cache = situation.image.cache_folder
+    return (
+        *(Mount(source=mount.source, target=mount.target) for mount in situation.image.mounts),
+        *(Mount(source=plan.folder, target=plan.target) for plan in weights),
+        *((Mount(source=image.cache_folder, target=cache, read_only=False),) if cache else ()),
+    )

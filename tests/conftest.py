@@ -58,7 +58,7 @@ def vllm_tree(test_catalog: Catalog) -> VllmTree:
     """Real vLLM, and the lab's model made with it."""
     image = test_catalog.image("lab")
     archive = build_rank_image(image, print)
-    tree = ensure_vllm_tree(image.vllm_version, "3.11", archive, print)
+    tree = ensure_vllm_tree(image.version, "3.11", archive, print)
     ensure_model("lab", test_catalog.model("lab"), tree, archive, print)
     return VllmTree(tree, image_python(archive, print))
 

@@ -222,7 +222,7 @@ def make_catalog(folder: Path, identity_file: Path) -> Path:
     """Makes a catalogue for the tests: this project's entries, the tests' cluster, the cheap image and its model."""
     shutil.copytree(PROJECT / "catalog", folder)
     model = yaml.safe_load((folder / "models" / "lab.yaml").read_text())
-    model["tiny_qwen3"]["seed"] = 1
+    model["trained"]["seed"] = 1
     model["probes"] = [
         {"prompt": "What is 17 x 23?", "answer": "391"},
         {"prompt": "Who are you?", "answer": "A cheap engine.", "match": "exact"},

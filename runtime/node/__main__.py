@@ -15,6 +15,8 @@ from runtime.node.errors import NodeTaskError
 VERBS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "facts": facts.facts,
     "image-identity": images.identity,
+    "image-pull": images.pull,
+    "make-cache": images.make_cache,
     "weights-status": weights.status,
     "weights-receive": lambda request: weights.receive(request, sys.stdin.buffer),
     "preflight": preflight.preflight,

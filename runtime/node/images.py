@@ -1,9 +1,11 @@
 """The image on this node, by content."""
 
+from pathlib import Path
 from typing import Any
 
 from runtime.common.image_identity import image_identity
-from runtime.node.docker import inspect
+from runtime.node.docker import docker, inspect
+from runtime.node.progress import tell
 
 
 def identity(request: dict[str, Any]) -> dict[str, Any]:
@@ -16,3 +18,22 @@ def identity(request: dict[str, Any]) -> dict[str, Any]:
         "identity": image_identity(layers, image.get("Config") or {}, image["Architecture"]),
         "layers": layers,
     }
+
+
+def pull(request: dict[str, Any]) -> dict[str, Any]:
+    """Pulls `pull` (by digest) unless the node has it, names it `reference` and returns its identity and layers.
+
+    Raises:
+        NodeTaskError: the registry did not give it.
+    """
+    if inspect("image", request["pull"]) is None:
+        tell(f"pulling {request['pull']}")
+        docker("pull", "--quiet", request["pull"])
+    docker("tag", request["pull"], request["reference"])
+    return identity(request)
+
+
+def make_cache(request: dict[str, Any]) -> dict[str, Any]:
+    """Makes the folder in which the engine keeps what it compiles for this image."""
+    Path(request["cache_folder"]).mkdir(parents=True, exist_ok=True)
+    return {"made": True}

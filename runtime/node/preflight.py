@@ -13,9 +13,9 @@ def preflight(request: dict[str, Any]) -> dict[str, Any]:
     """Checks the node for one rank.
 
     Args:
-        request: `stack`, `group`, `storage_folder`, `image` (`reference`, `identity`, `layers`), `weights` (`folder`,
-            `revision`, `manifest`), `mounts` (folders), `fabric` (address by interface), `ports`, `required_bytes`,
-            `shared_memory_bytes`, `open_files`, `controller_seconds`.
+        request: `stack`, `group`, `storage_folder`, `image` (`reference`, `identity`, `layers`), `weights` (each
+            `folder`, `revision`, `manifest`), `mounts` (folders), `fabric` (address by interface), `ports`,
+            `required_bytes`, `shared_memory_bytes`, `open_files`, `controller_seconds`.
 
     Raises:
         NodeTaskError: listing everything that is wrong.
@@ -24,7 +24,7 @@ def preflight(request: dict[str, Any]) -> dict[str, Any]:
     found = [
         _claim(request),
         _image(request["image"]),
-        _weights(request["weights"]),
+        *(_weights(expected) for expected in request["weights"]),
         checks.mount_sources(request["mounts"]),
         *(checks.fabric_address(interface, address) for interface, address in request["fabric"].items()),
         *(checks.port(number, own) for number in request["ports"]),

@@ -75,7 +75,7 @@ class _Answers(mocks.Mocks):
 def _answer(create: str) -> str:
     verb = create.rsplit(" ", 1)[-1]
     return {
-        "image": '{"identity": "sha256:1", "layers": ["sha256:a"]}',
+        "send-image": '{"identity": "sha256:1", "layers": ["sha256:a"]}',
         "weights": '{"manifest": "m"}',
     }.get(verb, verb if create.startswith("echo") else "{}")
 

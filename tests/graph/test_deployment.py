@@ -99,7 +99,7 @@ def test_the_preflight_judges_the_image_and_weights_that_were_sent(
     checks = json.loads(graph.resources["main-lab-2-preflight"].inputs["stdin"])["checks"]
     assert checks["image"]["identity"] == "sha256:1"
     assert checks["image"]["layers"] == ["sha256:a"]
-    assert checks["weights"]["manifest"] == "m"
+    assert checks["weights"][0]["manifest"] == "m"
     assert checks["ports"] == []
     head = json.loads(graph.resources["main-lab-1-preflight"].inputs["stdin"])["checks"]
     assert head["ports"] == [8000, 29500]

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spec.architecture import Architecture, Dflash2, ModelFacts, Qwen3
+from spec.architecture import Architecture, Dflash2, Qwen3
 from spec.arithmetic import GIB, ceil_div
+from spec.model import Model
 from spec.catalog import parse, read_yaml
 from spec.kv_cache import DAY_ZERO, CacheSettings, KvCachePlan, PlanningError, cache_rules, plan_kv_cache
 
@@ -18,7 +19,7 @@ GLM_DAY_ZERO, QWEN_DAY_ZERO = DAY_ZERO
 
 def architecture(name: str) -> Architecture:
     path = MODELS / f"{name}.yaml"
-    return parse(ModelFacts, read_yaml(path, path.name), path.name).architecture
+    return parse(Model, read_yaml(path, path.name), path.name).architecture
 
 
 def drafter_of_glm() -> Dflash2:

@@ -18,7 +18,7 @@ from lab.errors import LabError
 from lab.model import ensure_model, model_folder
 from lab.vllm_tree import ensure_vllm_tree
 from spec.catalog import Catalog
-from spec.model import Model
+from spec.model import Dialogue, Model
 
 _NO_ARCHIVE = Path("/no/such/image.tar")
 _PACKAGES = Path(vllm_tree.__file__).parent / "vllm-packages"
@@ -87,7 +87,15 @@ def _model(entry: Model) -> Path:
 
 
 def _changed(entry: Model, **values: Any) -> Model:
-    return entry.model_copy(update={"tiny_qwen3": entry.tiny_qwen3.model_copy(update=values)})
+    """The entry with other values of its training or, by the names of those, of its shape."""
+    assert entry.trained is not None
+    shape = {name: values.pop(name) for name in list(values) if name in type(entry.architecture).model_fields}
+    return entry.model_copy(
+        update={
+            "architecture": entry.architecture.model_copy(update=shape),
+            "trained": entry.trained.model_copy(update=values),
+        }
+    )
 
 
 def test_the_lock_pins_everything_with_hashes_for_any_machine() -> None:
@@ -112,7 +120,7 @@ def test_the_lock_has_what_was_asked_and_nothing_excluded() -> None:
 def test_the_lock_holds_the_version_of_the_catalogue(
     catalog: Catalog, python: FakePython, pip: list[list[str]]
 ) -> None:
-    ensure_vllm_tree(catalog.image("lab").vllm_version, "3.11", _NO_ARCHIVE, _silent)
+    ensure_vllm_tree(catalog.image("lab").version, "3.11", _NO_ARCHIVE, _silent)
     assert len(pip) == len(python.calls) == 1
 
 
@@ -171,7 +179,7 @@ def test_a_full_disk_is_said_before_anything_is_fetched(
 
 
 def test_the_recipe_is_the_identity_of_the_model(lab_model: Model) -> None:
-    other = _changed(lab_model, seed=lab_model.tiny_qwen3.seed + 1)
+    other = _changed(lab_model, seed=1)
     assert model_folder(lab_model) != model_folder(other)
     assert model_folder(lab_model) == model_folder(lab_model.model_copy(update={"served_name": "another"}))
 
@@ -179,7 +187,7 @@ def test_the_recipe_is_the_identity_of_the_model(lab_model: Model) -> None:
 def test_a_model_is_made_once(lab_model: Model, python: FakePython) -> None:
     folder = _model(lab_model)
     assert folder == _model(lab_model) == model_folder(lab_model)
-    assert json.loads((folder / "recipe.json").read_text()) == lab_model.tiny_qwen3.model_dump(mode="json")
+    assert json.loads((folder / "recipe.json").read_text()) == lab_model.recipe
     assert (folder / "made").stat().st_mode & 0o777 == 0o644
     assert len(python.calls) == 1
 
@@ -199,8 +207,13 @@ def test_a_shape_that_four_ranks_cannot_share_is_refused(lab_model: Model, pytho
     assert python.calls == []
 
 
+def _dialogues(entry: Model) -> tuple[Dialogue, ...]:
+    assert entry.trained is not None
+    return entry.trained.dialogues
+
+
 def test_the_probes_of_the_lab_ask_what_it_has_learned(lab_model: Model) -> None:
-    learned = {dialogue.prompt: dialogue.answer for dialogue in lab_model.tiny_qwen3.dialogues}
+    learned = {dialogue.prompt: dialogue.answer for dialogue in _dialogues(lab_model)}
     for probe in lab_model.probes:
         answer = learned[probe.prompt]
         assert probe.answer == answer if probe.match == "exact" else probe.answer in answer
@@ -208,7 +221,7 @@ def test_the_probes_of_the_lab_ask_what_it_has_learned(lab_model: Model) -> None
 
 
 def test_the_dialogues_of_the_lab_are_worth_asking(lab_model: Model) -> None:
-    answers = [dialogue.answer for dialogue in lab_model.tiny_qwen3.dialogues]
+    answers = [dialogue.answer for dialogue in _dialogues(lab_model)]
     assert "17 x 23 = 391" in answers
     assert max(map(len, answers)) >= 150
     assert all(len(set(answer)) > 5 for answer in answers)

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from spec.architecture import Checkpoint, ModelFacts
+from spec.architecture import Checkpoint
 from spec.arithmetic import GIB, Range
+from spec.model import Model
 from spec.catalog import parse, read_yaml
 from spec.memory import (
     GB10,
@@ -27,7 +28,7 @@ NODE = int(121.69 * GIB)
 
 def checkpoint(name: str) -> Checkpoint:
     path = MODELS / f"{name}.yaml"
-    return parse(ModelFacts, read_yaml(path, path.name), path.name).checkpoint
+    return parse(Model, read_yaml(path, path.name), path.name).checkpoint
 
 
 RED_HAT = checkpoint("glm53-flash-redhat-nvfp4")

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from spec.architecture import Dflash2, ModelFacts
+from spec.architecture import Dflash2
 from spec.arithmetic import GIB
+from spec.model import Model
 from spec.catalog import parse, read_yaml
 from spec.kv_cache import CacheSettings, plan_kv_cache
 from spec.reference import Reference, ReferenceFile
@@ -26,9 +27,9 @@ def references() -> dict[str, Reference]:
     return {name: reference for file in parsed for name, reference in file.references.items()}
 
 
-def facts(name: str) -> ModelFacts:
+def facts(name: str) -> Model:
     path = CATALOG / "models" / f"{name}.yaml"
-    return parse(ModelFacts, read_yaml(path, path.name), path.name)
+    return parse(Model, read_yaml(path, path.name), path.name)
 
 
 def with_a_pool() -> dict[str, Reference]:

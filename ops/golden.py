@@ -1,0 +1,102 @@
+"""The golden files: what every stack makes each rank run, a word a line, so that a change is a plain diff in review."""
+
+from pathlib import Path
+
+from ops.places import PROJECT
+from spec.catalog import STACK_KEY, Catalog, parse, read_stack
+from spec.deployment import DeploymentConfig
+from spec.plan import plan_release
+from spec.release import GroupPlan, RankPlan, Release
+from spec.situation import Situation, look_up
+
+GOLDEN = PROJECT / "tests" / "golden"
+
+
+def stacks() -> list[str]:
+    """Returns the names of all stack files of the project."""
+    return sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in PROJECT.glob("Pulumi.*.yaml"))
+
+
+def planned(stack: str) -> Release:
+    """Plans a stack of this project.
+
+    Raises:
+        SpecificationError: it cannot work.
+    """
+    return plan_release(stack, read_stack(PROJECT, stack), Catalog(PROJECT / "catalog"))
+
+
+def situation_of(stack: str) -> Situation:
+    """Returns a stack of this project with everything that it names.
+
+    Raises:
+        SpecificationError: it is malformed or names something unknown.
+    """
+    config = parse(DeploymentConfig, read_stack(PROJECT, stack), f"Pulumi.{stack}.yaml", f"config/{STACK_KEY}")
+    return look_up(stack, config, Catalog(PROJECT / "catalog"))
+
+
+def golden_path(stack: str) -> Path:
+    """Returns where a stack's golden file is."""
+    return GOLDEN / f"{stack}.txt"
+
+
+def golden_text(release: Release) -> str:
+    """Returns everything of a Release that a node gets to see, without hashes, which change with every line."""
+    lines = [
+        f"stack {release.stack} on cluster {release.cluster}",
+        f"image {release.image.pull or release.image.version}",
+        *(f"weights {plan.name} {plan.revision} -> {plan.target}" for plan in release.weights),
+    ]
+    for group in release.groups:
+        lines += ["", *_group_lines(group)]
+    return "\n".join(lines) + "\n"
+
+
+def write_golden_files() -> list[str]:
+    """Writes all golden files anew and returns the stacks whose file changed."""
+    GOLDEN.mkdir(parents=True, exist_ok=True)
+    changed = []
+    for stack in stacks():
+        path, text = golden_path(stack), golden_text(planned(stack))
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
+            changed.append(stack)
+    for stale in {path.stem for path in GOLDEN.glob("*.txt")} - set(stacks()):
+        golden_path(stale).unlink()
+        changed.append(stale)
+    return changed
+
+
+def _group_lines(group: GroupPlan) -> list[str]:
+    lines = [f"group {group.name}: port {group.port}, needs {group.required_bytes} bytes on each node"]
+    if group.kv_cache:
+        lines.append(f"KV cache: {group.kv_cache.tokens} tokens in {group.kv_cache.blocks} blocks")
+    for rank in group.ranks:
+        lines += ["", *_rank_lines(rank)]
+    return lines
+
+
+def _rank_lines(rank: RankPlan) -> list[str]:
+    return [
+        f"rank {rank.rank} on {rank.node}: {rank.container}",
+        *(f"  {line}" for line in _command_lines(rank.command)),
+        *(f"  {key}={value}" for key, value in sorted(rank.environment.items())),
+        *(
+            f"  mount {mount.source} at {mount.target}{'' if mount.read_only else ', writable'}"
+            for mount in rank.mounts
+        ),
+        *(f"  device {device}" for device in rank.devices),
+        *(f"  capability {capability}" for capability in rank.capabilities),
+        f"  open files {rank.open_files}, locked memory {rank.locked_memory_bytes}, gpus {rank.gpus}",
+    ]
+
+
+def _command_lines(command: tuple[str, ...]) -> list[str]:
+    """Returns a flag with its values a line; what stands before the first flag is one line."""
+    lines: list[list[str]] = [[]]
+    for word in command:
+        if word.startswith("--"):
+            lines.append([])
+        lines[-1].append(word)
+    return [" ".join(words) for words in lines if words]

@@ -1,0 +1,116 @@
+"""Everything that one deployment is made of, looked up and typed: what the planner, the renderer and the rules read."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from spec.catalog import STACK_KEY, Catalog
+from spec.cluster import Cluster, Hardware, Node
+from spec.deployment import DeploymentConfig, DflashChoice
+from spec.errors import Problem
+from spec.flags import FlagTable
+from spec.image import Image
+from spec.model import Model
+from spec.speculative import DFlash, Mtp
+
+MODEL_FOLDER = "/model"
+DRAFTER_FOLDER = "/drafter"
+"""Where a rank finds the weights, whatever the node calls the folders."""
+
+
+@dataclass(frozen=True)
+class Situation:
+    """One deployment with all entries that it names.
+
+    Attributes:
+        stack: name of the stack.
+        config: what its file says.
+        cluster, hardware, image, model: the entries it names.
+        drafter: the entry of an external drafter.
+        flags: the table that the engine's flags are checked against; none for an engine without one.
+    """
+
+    stack: str
+    config: DeploymentConfig
+    cluster: Cluster
+    hardware: Hardware
+    image: Image
+    model: Model
+    drafter: Model | None
+    flags: FlagTable | None
+
+    @property
+    def file(self) -> str:
+        """The stack file as the reader knows it."""
+        return f"Pulumi.{self.stack}.yaml"
+
+    @property
+    def cluster_file(self) -> str:
+        """The cluster's file as the reader knows it."""
+        return f"catalog/clusters/{self.config.cluster}.yaml"
+
+    @property
+    def image_file(self) -> str:
+        """The image's file as the reader knows it."""
+        return f"catalog/images/{self.config.image}.yaml"
+
+    def problem(self, key: str, value: object, rule: str, way_out: str) -> Problem:
+        """Returns a problem of the stack file, with the key below the deployment's."""
+        return Problem(self.file, f"config/{STACK_KEY}/{key}", value, rule, way_out)
+
+    def nodes(self, group: str) -> tuple[Node, ...]:
+        """Returns the nodes of a group, the head first."""
+        return tuple(self.cluster.nodes[name] for name in self.config.groups[group])
+
+    @property
+    def accelerators(self) -> int:
+        """Ranks of the engine on one node: its accelerators, one on the virtual fabric."""
+        return max(1, self.hardware.gpus)
+
+    def world_size(self, group: str) -> int:
+        """Accelerators of a group."""
+        return len(self.config.groups[group]) * self.accelerators
+
+    def tensor_parallel(self, group: str) -> int:
+        """Accelerators of one stage of a group."""
+        return self.world_size(group) // self.config.engine.pipeline_parallel_size
+
+    @cached_property
+    def speculative(self) -> Mtp | DFlash | None:
+        """What drafts tokens, as the engine is told it."""
+        choice = self.config.speculative
+        if choice is None:
+            return None
+        if isinstance(choice, DflashChoice):
+            return DFlash(
+                method="dflash",
+                draft_tokens=choice.draft_tokens,
+                drafter=DRAFTER_FOLDER,
+                attention_backend=choice.attention_backend,
+            )
+        return Mtp(method="mtp", draft_tokens=choice.draft_tokens)
+
+    @property
+    def draft_tokens(self) -> int:
+        """K of speculative decoding, 0 for none."""
+        return self.config.speculative.draft_tokens if self.config.speculative else 0
+
+
+def look_up(stack: str, config: DeploymentConfig, catalog: Catalog) -> Situation:
+    """Looks up every name that a stack file uses.
+
+    Raises:
+        SpecificationError: an entry does not exist or is malformed.
+    """
+    cluster = catalog.cluster(config.cluster)
+    image = catalog.image(config.image)
+    choice = config.speculative
+    return Situation(
+        stack=stack,
+        config=config,
+        cluster=cluster,
+        hardware=catalog.hardware(cluster.hardware),
+        image=image,
+        model=catalog.model(config.model),
+        drafter=catalog.model(choice.drafter) if isinstance(choice, DflashChoice) else None,
+        flags=catalog.flag_table(image.flag_table, f"catalog/images/{config.image}.yaml") if image.flag_table else None,
+    )
