@@ -130,8 +130,9 @@ def _forget_what_is_gone(release: Release, variables: dict[str, str], report: Re
     release_dead_lock(release.stack, variables, report)
     if not resources(release.stack, variables):
         return
+    asked = {"storage_folder": release.storage_folder}
     holders = [
-        run_on_node(node.connection, release.storage_folder, "claim-holder", {}) for node in release.nodes.values()
+        run_on_node(node.connection, release.storage_folder, "claim-holder", asked) for node in release.nodes.values()
     ]
     if any(holder is None for holder in holders):
         report(f"the nodes of stack {release.stack} are new: its old state is dropped")

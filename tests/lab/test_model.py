@@ -42,7 +42,7 @@ def archive(lab_catalog: Catalog) -> Path:
 
 @pytest.fixture(scope="module")
 def tree(lab_catalog: Catalog, archive: Path) -> Path:
-    return ensure_vllm_tree(lab_catalog.image("lab").vllm_version, "3.11", archive, print)
+    return ensure_vllm_tree(lab_catalog.image("lab").version, "3.11", archive, print)
 
 
 @pytest.fixture(scope="module")
