@@ -4,11 +4,11 @@ import json
 import shutil
 from pathlib import Path
 
-from lab import places
 from lab.commands import Report
 from lab.errors import LabError
 from lab.image_python import image_python
 from lab.locks import exclusive
+from ops.places import cache_folder
 from spec.architecture import Qwen3
 from spec.model import Model
 
@@ -26,7 +26,7 @@ _ENVIRONMENT = {
 
 def model_folder(model: Model) -> Path:
     """Returns where a model of the lab is, or will be once `ensure_model` has made it."""
-    return places.cache_folder() / "models" / str(model.revision)
+    return cache_folder() / "models" / str(model.revision)
 
 
 def ensure_model(name: str, model: Model, tree: Path, image_archive: Path, report: Report) -> Path:

@@ -1,15 +1,11 @@
 """Where lab/ keeps what it makes on this machine."""
 
-import os
 from pathlib import Path
+
+from ops.places import cache_folder
 
 ENGINE_RUN_FOLDER = Path("/run/gb10-serving-lab")
 ENGINE_DATA_FOLDER = Path("/var/lib/gb10-serving/lab-docker")
-
-
-def cache_folder() -> Path:
-    """Returns the folder of everything that can be made again; the environment's GB10_SERVING_CACHE moves it."""
-    return Path(os.environ.get("GB10_SERVING_CACHE", "~/.cache/gb10-serving")).expanduser()
 
 
 def lab_cache_folder() -> Path:

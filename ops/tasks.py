@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from lab.places import cache_folder
 from ops.errors import OperationError
+from ops.places import cache_folder
 from ops.readiness import wait_until_ready
 from ops.remote import run_on_node, stream_to_node
 from runtime.common.image_identity import image_identity

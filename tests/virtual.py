@@ -17,7 +17,7 @@ import httpx
 import yaml
 
 from lab.keys import host_key, public_line
-from lab.places import cache_folder
+from ops.places import cache_folder
 from ops.remote import ssh_command
 from spec.catalog import STACK_KEY, Catalog
 from spec.cluster import Cluster
@@ -63,6 +63,7 @@ def cheap_deployment(*nodes: str) -> dict[str, Any]:
         "image": "cheap",
         "model": "cheap",
         "groups": {"main": list(nodes)},
+        "fabric": {"kind": "virtual"},
         "engine": {"max_model_len": 512, "max_num_seqs": 4},
         "memory": {"required_bytes": 64 << 20},
         "readiness": {"start_timeout_seconds": 120, "answer_timeout_seconds": 10},
@@ -235,7 +236,7 @@ def make_catalog(folder: Path, identity_file: Path) -> Path:
     }
     for name, data in entries.items():
         (folder / name).write_text(yaml.safe_dump(data))
-    _write_cheap_weights(Catalog(folder).model("cheap").revision)
+    _write_cheap_weights(str(Catalog(folder).model("cheap").revision))
     return folder
 
 

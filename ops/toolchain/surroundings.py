@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ops.places import PROJECT, cache_folder
 from ops.toolchain.errors import ToolchainError
 
 _SYSTEMS = {"linux": "linux", "darwin": "darwin"}
@@ -56,11 +57,7 @@ class Surroundings:
     @classmethod
     def of_this_machine(cls) -> "Surroundings":
         """Returns the surroundings of this process."""
-        chosen = os.environ.get("GB10_SERVING_CACHE")
-        return cls(
-            sources=Path(__file__).resolve().parents[2] / "engine",
-            cache=Path(chosen) if chosen else Path.home() / ".cache" / "gb10-serving",
-        )
+        return cls(sources=PROJECT / "engine", cache=cache_folder())
 
     @property
     def engine_cache(self) -> Path:

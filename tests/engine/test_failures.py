@@ -72,21 +72,21 @@ def test_a_head_that_does_not_serve_fails_the_up_with_its_own_words(
     project: Project, fault: str, words: list[str]
 ) -> None:
     deployment = cheap_deployment("test-1", "test-2")
-    deployment["engine"]["other"] = {"cheap_fault": fault}
+    deployment["environment"] = {"CHEAP_FAULT": fault}
     deployment["readiness"]["start_timeout_seconds"] = 3600
     run = project.up("one", deployment)
     assert run.code != 0
     for text in words:
         assert text in run.output
     assert_readable(run.output)
-    del deployment["engine"]["other"]
+    del deployment["environment"]
     repaired = project.up("one", deployment)
     assert repaired.code == 0, repaired.output
 
 
 def test_a_worker_killed_during_the_start_is_named(project: Project) -> None:
     deployment = cheap_deployment("test-1", "test-2")
-    deployment["engine"]["other"] = {"cheap_fault": "slow-start"}
+    deployment["environment"] = {"CHEAP_FAULT": "slow-start"}
     deployment["readiness"]["start_timeout_seconds"] = 3600
     project.write("one", deployment)
     process = project.start("up", "--yes", "--skip-preview", "--stack", "one")

@@ -10,7 +10,6 @@ from pydantic import ValidationError
 
 from spec.architecture import Checkpoint
 from spec.arithmetic import GIB, Range
-from spec.model import Model
 from spec.catalog import parse, read_yaml
 from spec.memory import (
     GB10,
@@ -20,6 +19,7 @@ from spec.memory import (
     plan_memory,
     weights_per_rank,
 )
+from spec.model import Model
 
 MODELS = Path(__file__).parents[2] / "catalog" / "models"
 NODE = int(121.69 * GIB)
@@ -28,7 +28,9 @@ NODE = int(121.69 * GIB)
 
 def checkpoint(name: str) -> Checkpoint:
     path = MODELS / f"{name}.yaml"
-    return parse(Model, read_yaml(path, path.name), path.name).checkpoint
+    found = parse(Model, read_yaml(path, path.name), path.name).checkpoint
+    assert found is not None
+    return found
 
 
 RED_HAT = checkpoint("glm53-flash-redhat-nvfp4")

@@ -33,9 +33,9 @@ def test_the_command_line_of_each_rank(catalog: Catalog, lab_config: dict[str, A
     head, worker = plan_release("lab", lab_config, catalog).groups[0].ranks
     shared = (
         "python3 -m vllm.entrypoints.cli.main serve /model --served-model-name lab --host 0.0.0.0 --port 8000 "
-        "--tensor-parallel-size 2 --pipeline-parallel-size 1 --distributed-executor-backend mp --nnodes 2 --node-rank {} "
-        "--master-addr 198.51.100.75 --master-port 29500 {}--max-model-len 512 --max-num-seqs 8 --kv-cache-memory-bytes 67108864 "
-        "--enforce-eager"
+        "--tensor-parallel-size 2 --pipeline-parallel-size 1 --distributed-executor-backend mp "
+        "--nnodes 2 --node-rank {} --master-addr 198.51.100.75 --master-port 29500 {}"
+        "--max-model-len 512 --max-num-seqs 8 --kv-cache-memory-bytes 67108864 --enforce-eager"
     )
     assert " ".join(head.command) == shared.format(0, "")
     assert " ".join(worker.command) == shared.format(1, "--headless ")

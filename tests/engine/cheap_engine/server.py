@@ -1,11 +1,12 @@
 """Stands for vLLM where a test is about order, failure and state: takes its arguments, meets its peers, answers.
 
-Like vLLM, a worker whose head has gone waits for ever, and `/health` is 200 while an answer may fail. The argument
-`--cheap-fault` makes a rank misbehave: `die-at-start`, `die-at-answer`, `wrong-answer`, `slow-start`.
+Like vLLM, a worker whose head has gone waits for ever, and `/health` is 200 while an answer may fail. The variable
+CHEAP_FAULT makes a rank misbehave: `die-at-start`, `die-at-answer`, `wrong-answer`, `slow-start`.
 """
 
 import argparse
 import json
+import os
 import socket
 import sys
 import time
@@ -14,6 +15,7 @@ from typing import Any
 
 ANSWERS = {"What is 17 x 23?": "17 x 23 = 391", "Who are you?": "A cheap engine."}
 WORKERS: list[socket.socket] = []
+FAULT = os.environ.get("CHEAP_FAULT")
 _HELLO_BYTES = 64 << 10
 
 
@@ -63,19 +65,17 @@ def generation_of(arguments: argparse.Namespace) -> str:
 
 
 class Api(BaseHTTPRequestHandler):
-    fault: str | None = None
-
     def do_GET(self) -> None:
         self._answer(200, {})
 
     def do_POST(self) -> None:
-        if self.fault == "die-at-answer":
+        if FAULT == "die-at-answer":
             say("RuntimeError: the first answer killed the engine")
             self._answer(500, {"error": "EngineDeadError"})
             return
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         compute_together()
-        text = "no" if self.fault == "wrong-answer" else ANSWERS[body["messages"][0]["content"]]
+        text = "no" if FAULT == "wrong-answer" else ANSWERS[body["messages"][0]["content"]]
         self._answer(200, {"choices": [{"message": {"content": text}}]})
 
     def _answer(self, status: int, content: Any) -> None:
@@ -103,18 +103,17 @@ def main() -> None:
     parser.add_argument("--headless", action="store_true")
     parser.add_argument("--max-model-len", type=int)
     parser.add_argument("--max-num-seqs", type=int)
-    parser.add_argument("--cheap-fault")
+    parser.add_argument("--pipeline-parallel-size", type=int)
     arguments = parser.parse_args()
     say(f"rank {arguments.node_rank} of {arguments.nnodes} starts, {generation_of(arguments)}")
-    if arguments.cheap_fault == "slow-start":
+    if FAULT == "slow-start":
         time.sleep(600)
     if arguments.headless:
         join_head(arguments)
-    if arguments.cheap_fault == "die-at-start":
+    if FAULT == "die-at-start":
         time.sleep(2)
         sys.exit("ValueError: the head could not start")
     meet_workers(arguments) if arguments.nnodes > 1 else None
-    Api.fault = arguments.cheap_fault
     say("serving")
     ThreadingHTTPServer((arguments.host, arguments.port), Api).serve_forever()
 

@@ -1,0 +1,72 @@
+"""Every stack of the project in a preview of the real engine, in a network namespace without any network."""
+
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from ops.golden import planned, stacks
+from tests.virtual import PROJECT, Project
+
+# The engine and its plugins talk over the loopback interface, which a new namespace has switched off.
+IN_EMPTY_NETWORK = """
+import fcntl, os, socket, struct, sys
+up = 0x1
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+    fcntl.ioctl(control, 0x8914, struct.pack("16sh14x", b"lo", up))
+try:
+    socket.create_connection(("198.51.100.1", 22), timeout=2)
+except OSError as error:
+    assert error.errno == 101, error
+else:
+    sys.exit("there is a network")
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+
+
+@pytest.fixture
+def offline(tmp_path: Path, pulumi_variables: dict[str, str]) -> Project:
+    """A copy of this project with its own backend; no nodes."""
+    project = Project(tmp_path / "project", PROJECT / "catalog", pulumi_variables)
+    for stack in stacks():
+        shutil.copy(PROJECT / f"Pulumi.{stack}.yaml", project.folder)
+    return project
+
+
+def preview_without_network(project: Project, stack: str) -> str:
+    """Initialises and previews a stack and returns what the preview printed."""
+    if "encryptionsalt" not in (project.folder / f"Pulumi.{stack}.yaml").read_text():
+        assert project.pulumi("stack", "init", stack, "--no-select").code == 0
+    else:
+        project.pulumi("stack", "init", stack, "--no-select")
+    command = ["pulumi", "preview", "--stack", stack, "--non-interactive"]
+    result = subprocess.run(
+        ["unshare", "--net", sys.executable, "-c", IN_EMPTY_NETWORK, *command],
+        cwd=project.folder,
+        env=project.variables,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+@pytest.mark.parametrize("stack", stacks())
+def test_a_preview_needs_no_network_and_shows_each_node(offline: Project, stack: str) -> None:
+    output = preview_without_network(offline, stack)
+    release = planned(stack)
+    created = re.findall(r"^ \+  (\S+) (\S+) create", output, re.MULTILINE)
+    kinds = Counter(kind for kind, _ in created)
+    ranks = [rank for group in release.groups for rank in group.ranks]
+    assert kinds["docker:index:Container"] == len(ranks)
+    assert kinds["pulumi:providers:docker"] == len(release.nodes)
+    for node in release.nodes:
+        # Provider, contact, image, weights of model and drafter, preflight, claim, rank, and the component around them.
+        of_node = [name for _, name in created if re.search(rf"(^|-){re.escape(node)}(-|$)", name)]
+        assert len(of_node) == 7 + len(release.weights), of_node
