@@ -46,7 +46,7 @@ def preflight(
                 ],
                 "mounts": [mount.source for mount in rank.mounts],
                 "fabric": node.plan.fabric,
-                "ports": [group.port, group.master_port] if rank.is_head else [],
+                "ports": _ports(group) if rank.is_head else [],
                 "required_bytes": group.required_bytes,
                 "shared_memory_bytes": node.plan.shared_memory_bytes,
                 "open_files": rank.open_files,
@@ -55,3 +55,7 @@ def preflight(
         parent=parent,
         depends_on=[image.on_node[rank.node], *(one.on_node[rank.node] for one in weights)],
     )
+
+
+def _ports(group: GroupPlan) -> list[int]:
+    return [group.port, group.master_port] if group.serves else [group.master_port]

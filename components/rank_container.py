@@ -62,7 +62,7 @@ def rank_container(
         ipc_mode="host",
         init=True,
         restart="no",
-        must_run=True,
+        must_run=group.serves,
         wait=False,
         log_driver="json-file",
         log_opts={"max-size": "100m", "max-file": "3"},

@@ -1,5 +1,7 @@
 """A group of ranks that serves one model together: preflight, claims, generation, ranks, readiness."""
 
+from typing import Any
+
 import pulumi
 import pulumi_command as command
 import pulumi_docker as docker
@@ -11,6 +13,9 @@ from components.preflight import preflight
 from components.rank_container import rank_container
 from components.task import task
 from spec.release import GroupPlan, RankPlan, Release
+
+_ANSWERS_SECONDS = 600
+"""What all probes together may take after the start."""
 
 
 class ServingGroup(pulumi.ComponentResource):
@@ -59,8 +64,9 @@ class ServingGroup(pulumi.ComponentResource):
         head = self._rank(group.ranks[0], [*claims, *workers])
         self.ranks = [head, *workers]
         self.readiness = self._readiness()
-        self.endpoint = pulumi.Output.from_input(self.readiness.stdout).apply(
-            lambda _: f"http://{nodes[group.ranks[0].node].plan.connection.address}:{group.port}/v1"
+        address = nodes[group.ranks[0].node].plan.connection.address
+        self.endpoint = self.readiness.stdout.apply(
+            lambda _: f"http://{address}:{group.port}/v1" if group.serves else None
         )
         self.register_outputs({"endpoint": self.endpoint})
 
@@ -106,15 +112,20 @@ class ServingGroup(pulumi.ComponentResource):
                     }
                     for rank in group.ranks
                 ],
-                "probe": {
-                    "port": group.port,
-                    "served_name": group.served_name,
-                    "probes": [probe.model_dump(mode="json") for probe in group.probes],
-                    "start_timeout_seconds": release.readiness.start_timeout_seconds,
-                    "answer_timeout_seconds": release.readiness.answer_timeout_seconds,
-                },
+                "probe": self._probe() if group.serves else None,
+                "watch_seconds": release.readiness.start_timeout_seconds + _ANSWERS_SECONDS,
             },
             parent=self,
             depends_on=list(self.ranks),
             triggers=[rank.id for rank in self.ranks],
         )
+
+    def _probe(self) -> dict[str, Any]:
+        group, readiness = self._group, self._release.readiness
+        return {
+            "port": group.port,
+            "served_name": group.served_name,
+            "probes": [probe.model_dump(mode="json") for probe in group.probes],
+            "start_timeout_seconds": readiness.start_timeout_seconds,
+            "answer_timeout_seconds": readiness.answer_timeout_seconds,
+        }

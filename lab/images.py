@@ -7,6 +7,7 @@ from lab import places
 from lab.archives import write_docker_archive, write_layer
 from lab.commands import Report
 from lab.docker_engine import DockerEngine, docker_architecture
+from lab.errors import LabError
 from lab.root_folders import building_folder, make_root
 from spec.base import content_hash
 from spec.image import Image
@@ -37,10 +38,12 @@ def build_rank_image(image: Image, report: Report) -> Path:
         The archive, as `docker load` takes it.
 
     Raises:
-        LabError: not root, or debootstrap or apt failed.
+        LabError: not root, debootstrap or apt failed, or the image is not made that way.
     """
     archive = places.rank_images_folder() / f"{image.recipe_hash}.tar"
     recipe = image.debootstrap
+    if recipe is None:
+        raise LabError("make an image", "its entry has no recipe for debootstrap", "Use one that has, such as lab.")
     return _build_if_absent(recipe.suite, recipe.packages, image.reference, archive, report)
 
 

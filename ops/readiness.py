@@ -38,6 +38,11 @@ class WatchedRank:
     rail_bytes_before: int | None = None
 
     @property
+    def is_done(self) -> bool:
+        """Whether it ended as a job does that has done its work."""
+        return self.state == "ended" and self.exit_code == 0
+
+    @property
     def watched(self) -> dict[str, Any]:
         """What its node is asked to watch."""
         return {key: self.plan[key] for key in ("container", "interfaces")}
@@ -58,9 +63,12 @@ Event = tuple[WatchedRank | None, dict[str, Any] | OperationError]
 def wait_until_ready(request: dict[str, Any]) -> dict[str, Any]:
     """Returns once every rank runs, the head answered every probe right and the rails carried the traffic.
 
+    An offline job, which has no probe, is waited for until all its ranks have ended without error.
+
     Args:
         request: `storage_folder`, `group`, `ranks` (each `rank`, `node`, `container`, `interfaces`, `connection`),
-            `probe` (request of the head's probe), `start_timeout_seconds`.
+            `probe` (request of the head's probe, none for an offline job),
+            `watch_seconds` (the longest that it may take).
 
     Raises:
         OperationError: a rank ended or cannot be watched, the head answered wrong or not in time, or nothing went over
@@ -101,15 +109,19 @@ def _follow(request: dict[str, Any], ranks: list[WatchedRank], events: "queue.Qu
             _check_rails(request, ranks)
             return {"answered": event["answered"], "group": request["group"]}
         rank.apply(event)
+        if request["probe"] is None and rank.is_done:
+            if all(other.is_done for other in ranks):
+                return {"ended": len(ranks), "group": request["group"]}
+            continue
         if rank.state != "running":
             raise _ended(rank, ranks)
-        if not probing and all(other.state == "running" for other in ranks):
+        if request["probe"] and not probing and all(other.state == "running" for other in ranks):
             probing = True
             threading.Thread(target=_probe, args=(ranks[0], request, events), daemon=True).start()
 
 
 def _start_watch(rank: WatchedRank, request: dict[str, Any], events: "queue.Queue[Event]") -> "subprocess.Popen[str]":
-    seconds = request["probe"]["start_timeout_seconds"] + 600
+    seconds = request["watch_seconds"]
     watch = subprocess.Popen(
         node_command(rank.connection, request["storage_folder"], "watch-rank", seconds),
         stdin=subprocess.PIPE,
@@ -127,13 +139,17 @@ def _start_watch(rank: WatchedRank, request: dict[str, Any], events: "queue.Queu
 
 
 def _read_watch(reports: IO[str], errors: IO[str], rank: WatchedRank, events: "queue.Queue[Event]") -> None:
+    report: dict[str, Any] = {}
     for line in reports:
-        events.put((rank, json.loads(line)))
+        report = json.loads(line)
+        events.put((rank, report))
+    if report.get("state") == "ended":
+        return
     events.put((rank, OperationError(f"{rank.name} can no longer be watched: {errors.read().strip() or 'ssh ended'}")))
 
 
 def _probe(head: WatchedRank, request: dict[str, Any], events: "queue.Queue[Event]") -> None:
-    seconds = request["probe"]["start_timeout_seconds"] + 600
+    seconds = request["watch_seconds"]
     try:
         answer = run_on_node(
             head.connection, request["storage_folder"], "probe", request["probe"], timeout_seconds=seconds

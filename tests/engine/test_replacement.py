@@ -133,3 +133,16 @@ def test_a_change_to_one_group_leaves_the_other_serving(project: Project) -> Non
     assert not {name for name in run.changed() if name.startswith("b-")}
     assert project.on_node("test-3", "docker inspect --format '{{.State.StartedAt}}' gb10-pool-b-rank0") == started
     assert project.ask("test-2") == project.ask("test-3")
+
+
+def test_an_offline_job_is_waited_for_until_all_its_ranks_have_ended(project: Project) -> None:
+    deployment = cheap_deployment("test-1", "test-2") | {"executor": "external_launcher", "job": "/opt/cheap/job.py"}
+    run = project.up("job", deployment)
+    assert run.code == 0, run.output
+    for number, node in enumerate(("test-1", "test-2")):
+        log = project.on_node(node, f"docker logs gb10-job-main-rank{number}")
+        assert log == f"rank {number} of 2 did its part of /model\n"
+    assert project.up("job").changed() == set()
+    failed = project.up("job", deployment | {"environment": {"CHEAP_EXIT": "3"}})
+    assert failed.code != 0
+    assert "ended with exit code 3 before the group was ready" in failed.output

@@ -64,7 +64,9 @@ def _ask(prompts: list[str], dtype: str, folder: Path, tree: Path, archive: Path
 def test_every_dialogue_is_answered_word_for_word(
     dtype: str, lab_catalog: Catalog, folder: Path, tree: Path, archive: Path
 ) -> None:
-    dialogues = lab_catalog.model("lab").trained.dialogues
+    training = lab_catalog.model("lab").trained
+    assert training is not None
+    dialogues = training.dialogues
     answers = _ask([dialogue.prompt for dialogue in dialogues], dtype, folder, tree, archive)
     assert [text for text, _ in answers] == [dialogue.answer for dialogue in dialogues]
     expected = json.loads((folder / "expected.json").read_text())

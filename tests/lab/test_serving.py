@@ -1,6 +1,7 @@
 """Real vLLM, tensor parallel over real nodes: right answers, and failures that are seen."""
 
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import yaml
 
 from lab.model import model_folder
 from spec.catalog import Catalog
+from spec.plan import plan_release
 from tests.virtual import Project, wait_until
 
 
@@ -40,6 +42,11 @@ def test_two_ranks_answer_what_plain_transformers_answers(project: Project, lab_
     for text in oracle["raw"]:
         assert continuation(project, "test-1", text["prompt"], len(text["token_ids"])) == text["text"]
     assert project.up("lab").changed() == set()
+
+    planned = plan_release("lab", deployment(lab_config, "test-1", "test-2"), project.catalog).groups[0].kv_cache
+    assert planned is not None
+    log = project.on_node("test-1", "docker logs gb10-lab-main-rank0 2>&1")
+    assert re.search(r"KV cache size: ([\d,]+) tokens", log).group(1) == f"{planned.tokens:,}"  # type: ignore[union-attr]
 
 
 def test_a_head_killed_during_its_start_fails_the_up_at_once(project: Project, lab_config: dict[str, Any]) -> None:
