@@ -5,8 +5,9 @@ from pathlib import Path
 import pulumi
 
 from components.deployment import Deployment
+from components.hooks import Hooks
 from ops.interrupts import end_quietly_when_interrupted
-from ops.leftovers import leftover_hook
+from ops.leftovers import leftover_hook, revival_hook
 from spec.catalog import Catalog
 from spec.errors import SpecificationError
 from spec.plan import plan_release
@@ -23,7 +24,7 @@ def main() -> None:
         )
     except SpecificationError as error:
         raise pulumi.RunError(str(error)) from None
-    deployment = Deployment(release, leftover_hook(release))
+    deployment = Deployment(release, Hooks(leftover_hook(release), revival_hook(release)))
     pulumi.export("release", release.hash)
     pulumi.export("endpoints", deployment.endpoints)
 

@@ -2,6 +2,7 @@
 
 import pulumi
 
+from components.hooks import Hooks
 from components.model_image import ModelImage
 from components.model_weights import ModelWeights
 from components.node import Node
@@ -16,12 +17,12 @@ class Deployment(pulumi.ComponentResource):
         endpoints: the address of each group's API by the group's name, known once it answered right.
     """
 
-    def __init__(self, release: Release, before_rank_create: pulumi.ResourceHook) -> None:
+    def __init__(self, release: Release, hooks: Hooks) -> None:
         """Declares the deployment of a Release.
 
         Args:
             release: what to deploy.
-            before_rank_create: hook that removes a leftover container of the rank's name.
+            hooks: what is done before ranks are created and waited for.
         """
         super().__init__("gb10-serving:deployment:Deployment", release.stack, None)
         child = pulumi.ResourceOptions(parent=self)
@@ -29,7 +30,7 @@ class Deployment(pulumi.ComponentResource):
         image = ModelImage("image", release.image, nodes, child)
         weights = [ModelWeights(f"weights-{plan.name}", plan, nodes, child) for plan in release.weights]
         self.groups = {
-            group.name: ServingGroup(group.name, release, group, nodes, image, weights, before_rank_create, child)
+            group.name: ServingGroup(group.name, release, group, nodes, image, weights, hooks, child)
             for group in release.groups
         }
         self.endpoints = pulumi.Output.all(**{name: group.endpoint for name, group in self.groups.items()})

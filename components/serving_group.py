@@ -6,6 +6,7 @@ import pulumi
 import pulumi_command as command
 import pulumi_docker as docker
 
+from components.hooks import Hooks
 from components.model_image import ModelImage
 from components.model_weights import ModelWeights
 from components.node import Node
@@ -40,13 +41,13 @@ class ServingGroup(pulumi.ComponentResource):
         nodes: dict[str, Node],
         image: ModelImage,
         weights: list[ModelWeights],
-        before_rank_create: pulumi.ResourceHook,
+        hooks: Hooks,
         opts: pulumi.ResourceOptions,
     ) -> None:
         """Declares everything that makes the group run and prove itself."""
         super().__init__("gb10-serving:serving:ServingGroup", name, None, opts)
         self._name, self._release, self._group, self._nodes = name, release, group, nodes
-        self._before_rank_create = before_rank_create
+        self._hooks = hooks
 
         preflights: list[pulumi.Resource] = [
             preflight(f"{name}-{rank.node}-preflight", release, group, rank, nodes[rank.node], image, weights, self)
@@ -90,7 +91,7 @@ class ServingGroup(pulumi.ComponentResource):
             self._nodes[rank.node],
             self.generation.stdout.apply(lambda _: reference),
             depends_on,
-            self._before_rank_create,
+            self._hooks.before_rank_create,
             self,
         )
 
@@ -118,6 +119,7 @@ class ServingGroup(pulumi.ComponentResource):
             parent=self,
             depends_on=list(self.ranks),
             triggers=[rank.id for rank in self.ranks],
+            before_create=self._hooks.before_ready,
         )
 
     def _probe(self) -> dict[str, Any]:

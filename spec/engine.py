@@ -27,7 +27,7 @@ class Engine(Strict):
         moe_backend: kernel of the routed experts.
         quantization: of the checkpoint, where the engine does not find it by itself.
         dtype: of the weights in memory.
-        other: any further flag by its full name, `_` for `-`; a value that is a mapping is written as JSON.
+        other: any further flag by its full name, `_` for `-`; a mapping is written as JSON, a list as several words.
     """
 
     max_model_len: int = Field(gt=0)
@@ -44,7 +44,7 @@ class Engine(Strict):
     moe_backend: str | None = None
     quantization: str | None = None
     dtype: str | None = None
-    other: dict[str, bool | int | float | str | dict[str, Any]] = {}
+    other: dict[str, bool | int | float | str | tuple[int | float | str, ...] | dict[str, Any]] = {}
 
     @field_validator("other")
     @classmethod
@@ -52,7 +52,7 @@ class Engine(Strict):
         for name, value in other.items():
             if name in cls.model_fields:
                 raise ValueError(f"{name} has a key of its own: write it beside `other`, not in it")
-            if value == "":
+            if value in ("", ()):
                 raise ValueError(f"{name} is empty, which is not the same as absent: give it a value, or remove it")
         return other
 
@@ -82,4 +82,6 @@ def _words(name: str, value: Any) -> tuple[str, ...]:
         return ()
     if isinstance(value, dict):
         return (flag, canonical_json(value))
+    if isinstance(value, tuple):
+        return (flag, *map(str, value))
     return (flag,) if value is True else (flag, str(value))

@@ -167,7 +167,10 @@ def start_external_launcher(launch: Launch) -> Start:
 
 
 def start_sglang(launch: Launch) -> Start:
-    """SGLang: every node runs the same command with its own number (the lane that seed 000 measured for comparison)."""
+    """SGLang: every node runs the same command with its own number (the lane that seed 000 measured for comparison).
+
+    SGLANG_HOST_IP is to it what VLLM_HOST_IP is to vLLM, and that lane's launcher sets it on each node.
+    """
     return Start(
         argv=(
             *launch.program,
@@ -179,7 +182,8 @@ def start_sglang(launch: Launch) -> Start:
             *("--node-rank", str(launch.rank)),
             *("--dist-init-addr", f"{launch.addresses[0]}:{launch.master_port}"),
             *launch.engine_arguments,
-        )
+        ),
+        environment={"SGLANG_HOST_IP": launch.addresses[launch.rank]},
     )
 
 

@@ -96,5 +96,5 @@ class Model(Strict):
 
     @property
     def revision(self) -> str | None:
-        """Identity of the weights: the commit of the repository, or the hash of the recipe; none if nobody names one."""
+        """Identity of the weights: the repository's commit, or the recipe's hash; none if nobody names one."""
         return self.source.revision if self.source else content_hash(self.recipe)

@@ -11,6 +11,9 @@ from spec.rules import Estimate
 from spec.situation import MODEL_FOLDER, Situation
 from spec.speculative import Mtp, sglang_speculative_arguments, speculative_arguments
 
+_SGLANG_NAMES = {"--max-model-len": "--context-length"}
+"""The one argument that every stack has and that SGLang calls otherwise; the rules see to the rest."""
+
 
 def render_group(
     situation: Situation,
@@ -46,12 +49,11 @@ def render_group(
 
 def engine_arguments(situation: Situation) -> tuple[str, ...]:
     """Returns the arguments that do not follow from ranks, addresses and ports."""
+    arguments, speculative = situation.config.engine.arguments(), situation.speculative
     if situation.image.engine == "sglang":
-        speculative = situation.speculative
         drafting = sglang_speculative_arguments(speculative if isinstance(speculative, Mtp) else None)
-    else:
-        drafting = speculative_arguments(situation.speculative)
-    return (*situation.config.engine.arguments(), *drafting)
+        return (*(_SGLANG_NAMES.get(word, word) for word in arguments), *drafting)
+    return (*arguments, *speculative_arguments(speculative))
 
 
 def _render_rank(

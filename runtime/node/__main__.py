@@ -24,6 +24,8 @@ VERBS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "claim": claims.take,
     "release-claim": claims.release,
     "remove-rank": ranks.remove_leftover,
+    "stop-rank": ranks.stop,
+    "start-rank": ranks.start,
     "watch-rank": watch.watch_rank,
     "report-rank": watch.report_rank,
     "rail-bytes": watch.rail_bytes,

@@ -18,7 +18,10 @@ class Estimate:
     kv_cache: KvCachePlan | None
 
 
-Check = Callable[[Situation, dict[str, Estimate]], Iterable[Problem]]
+Estimates = dict[str, Estimate]
+"""The estimate of each group by its name; empty before anything can be estimated."""
+
+Check = Callable[[Situation, Estimates], Iterable[Problem]]
 """Looks at a deployment and at the estimate of each of its groups; pure."""
 
 
@@ -29,7 +32,7 @@ class Rule:
     Attributes:
         id: stable name, by which a warning is acknowledged.
         severity: `refuse` stops the plan, `warn` can be acknowledged in the stack file with a reason.
-        check: the function; its docstring says what must hold and which source says so.
+        check: the function; its docstring says what must hold and, behind `Source:`, who says so.
     """
 
     id: str
@@ -38,8 +41,13 @@ class Rule:
 
     @property
     def summary(self) -> str:
-        """The first line of the docstring."""
+        """The first line of the docstring: what must hold."""
         return (self.check.__doc__ or "").strip().splitlines()[0]
+
+    @property
+    def source(self) -> str:
+        """Who says so: what the docstring has behind `Source:`."""
+        return " ".join((self.check.__doc__ or "").partition("Source:")[2].split())
 
 
 def refuse(check: Check) -> Rule:

@@ -1,6 +1,7 @@
 """What an operator sees when something fails: one readable error, nothing stopped too early, nothing left behind."""
 
 import contextlib
+import json
 import os
 import random
 import signal
@@ -142,6 +143,34 @@ def test_a_foreign_container_of_the_same_name_is_named_and_left_alone(project: P
     assert "a container named gb10-one-main-rank0 is on this node and was not made by stack one" in run.output
     assert_readable(run.output)
     assert project.containers("test-1") == ["gb10-one-main-rank0"]
+
+
+def forget(project: Project, *names: str) -> None:
+    """Takes resources out of the state of stack `one` and leaves on the nodes what they stand for."""
+    state = json.loads(project.pulumi("stack", "export", "--stack", "one").output)
+    urns = {found["urn"].rsplit("::", 1)[-1]: found["urn"] for found in state["deployment"]["resources"]}
+    for name in names:
+        assert project.pulumi("state", "delete", urns[name], "--force", "--yes", "--stack", "one").code == 0
+
+
+def test_ranks_that_met_a_leftover_start_anew(project: Project) -> None:
+    """As after a kill while the head was created: the worker has joined a head that the state does not have."""
+    deployment = cheap_deployment("test-1", "test-2")
+    assert project.up("one", deployment).code == 0
+    forget(project, "main-ready", "main-test-1-rank0")
+    run = project.up("one")
+    assert run.code == 0, run.output
+    assert project.on_node("test-2", "docker logs gb10-one-main-rank1").count("joined the head") == 2
+    assert project.ask("test-1") == "17 x 23 = 391"
+
+
+def test_a_repeated_up_starts_a_group_again_that_had_ended(project: Project) -> None:
+    assert project.up("one", cheap_deployment("test-1", "test-2")).code == 0
+    project.on_node("test-1", "docker kill gb10-one-main-rank0")
+    forget(project, "main-ready")
+    run = project.up("one")
+    assert run.code == 0, run.output
+    assert project.ask("test-1") == "17 x 23 = 391"
 
 
 def kill_points() -> list[float]:

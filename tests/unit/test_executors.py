@@ -269,7 +269,7 @@ def test_the_sglang_lane_that_the_first_source_measured(rank: int) -> None:
     )
     # The source leaves stages to SGLang's default.
     assert added(ours, source) == {"--pp-size": "1"}
-    assert ours.environment == {}
+    assert ours.environment == {"SGLANG_HOST_IP": f"10.0.22.{rank + 1}"}
 
 
 @pytest.mark.parametrize(
