@@ -4,6 +4,7 @@ The supervisor's gate would make both needless; until ranks have one, a rank tha
 """
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -35,13 +36,14 @@ def revival_hook(release: Release) -> pulumi.ResourceHook:
     """Returns the hook that runs before a group is waited for.
 
     An `up` that failed on a rank that ended leaves it in the state as it is. When `up` is repeated, the group is
-    started again as a whole.
+    started again as a whole. A rank that this very `up` started and that has ended is a failure, which is reported.
     """
+    program_start = time.monotonic()
     groups = {f"{group.name}-ready": group for group in release.groups}
 
     def mend(arguments: pulumi.ResourceHookArgs) -> None:
         group = groups[arguments.name]
-        if group.serves and any(_state(release, rank) == "ended" for rank in group.ranks):
+        if group.serves and any(_ended_before(release, rank, program_start) for rank in group.ranks):
             restart(release, list(group.ranks))
 
     return _hook("revive-ended-group", mend)
@@ -59,8 +61,10 @@ def restart(release: Release, ranks: list[RankPlan]) -> None:
         _ask(release, rank, "start-rank", {})
 
 
-def _state(release: Release, rank: RankPlan) -> str:
-    return _ask(release, rank, "report-rank", {"interfaces": []})["state"]
+def _ended_before(release: Release, rank: RankPlan, moment: float) -> bool:
+    """Whether a rank has ended that was started before a moment of this process; no two clocks are compared."""
+    report = _ask(release, rank, "report-rank", {"interfaces": []})
+    return report["state"] == "ended" and report["seconds_since_start"] > time.monotonic() - moment
 
 
 def _ask(release: Release, rank: RankPlan, verb: str, request: dict[str, Any]) -> dict[str, Any]:

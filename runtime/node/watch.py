@@ -2,6 +2,7 @@
 
 import json
 import time
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ def watch_rank(request: dict[str, Any]) -> dict[str, Any]:
         request: `container`, `interfaces` (of the rails, whose byte counters are reported).
 
     Returns:
-        `state` (`running`, `ended` or `absent`), `exit_code`, `last_lines`, `rail_bytes`.
+        `state` (`running`, `ended` or `absent`), `exit_code`, `last_lines`, `rail_bytes`, `seconds_since_start`.
     """
     told: dict[str, Any] = {}
     told_at = 0.0
@@ -45,6 +46,7 @@ def report_rank(request: dict[str, Any]) -> dict[str, Any]:
         "exit_code": found["State"]["ExitCode"] if found else None,
         "last_lines": _last_lines(container) if found else [],
         "rail_bytes": rail_bytes(request),
+        "seconds_since_start": _seconds_since(found["State"]["StartedAt"]) if found else None,
     }
 
 
@@ -52,6 +54,12 @@ def _last_lines(container: str) -> list[str]:
     result = docker("logs", "--tail", str(_LAST_LINES), container, check=False)
     lines = [line[:300] for line in (result.stdout + result.stderr).splitlines() if line.strip()]
     return lines[-_LAST_LINES:]
+
+
+def _seconds_since(moment: str) -> float:
+    """Returns how long ago a moment was, as Docker writes it (UTC, with a fraction of up to nine digits)."""
+    then = datetime.strptime(moment[:19], "%Y-%m-%dT%H:%M:%S").replace(tzinfo=timezone.utc)
+    return (datetime.now(timezone.utc) - then).total_seconds()
 
 
 def rail_bytes(request: dict[str, Any]) -> int:
