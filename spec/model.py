@@ -74,9 +74,7 @@ class Model(Strict):
     def _is_published_or_trained(self) -> "Model":
         published = (self.source, self.licence, self.checkpoint)
         if (self.trained is None) != all(published) or (self.trained and any(published)):
-            raise ValueError(
-                "a published model has source, licence and checkpoint; one of the lab has trained"
-            )
+            raise ValueError("a published model has source, licence and checkpoint; one of the lab has trained")
         return self
 
     @model_validator(mode="after")
