@@ -32,12 +32,6 @@ def rank_container(
         before_create: removes what an interrupted `up` left under this name.
         parent: the group.
     """
-    labels = {
-        "gb10-serving.stack": release.stack,
-        "gb10-serving.group": group.name,
-        "gb10-serving.rank": str(rank.rank),
-        "gb10-serving.generation": group.hash,
-    }
     return docker.Container(
         name,
         name=rank.container,
@@ -45,16 +39,9 @@ def rank_container(
         entrypoints=[rank.command[0]],
         command=list(rank.command[1:]),
         envs=[f"{key}={value}" for key, value in sorted(rank.environment.items())],
-        labels=[docker.ContainerLabelArgs(label=key, value=value) for key, value in labels.items()],
-        mounts=[
-            docker.ContainerMountArgs(type="bind", source=mount.source, target=mount.target, read_only=mount.read_only)
-            for mount in rank.mounts
-        ],
-        ulimits=[
-            docker.ContainerUlimitArgs(name="nofile", soft=rank.open_files, hard=rank.open_files),
-            docker.ContainerUlimitArgs(name="memlock", soft=rank.locked_memory_bytes, hard=rank.locked_memory_bytes),
-            docker.ContainerUlimitArgs(name="core", soft=0, hard=0),
-        ],
+        labels=_labels(release, group, rank),
+        mounts=_mounts(rank),
+        ulimits=_limits(rank),
         gpus="all" if rank.gpus else None,
         devices=[docker.ContainerDeviceArgs(host_path=device) for device in rank.devices] or None,
         capabilities=docker.ContainerCapabilitiesArgs(adds=list(rank.capabilities)) if rank.capabilities else None,
@@ -75,3 +62,26 @@ def rank_container(
             hooks=pulumi.ResourceHookBinding(before_create=[before_create]),
         ),
     )
+
+
+def _labels(release: Release, group: GroupPlan, rank: RankPlan) -> list[docker.ContainerLabelArgs]:
+    """Returns what tells our containers apart; the generation is among them, so that no changed rank stays."""
+    labels = {
+        "gb10-serving.stack": release.stack,
+        "gb10-serving.group": group.name,
+        "gb10-serving.rank": str(rank.rank),
+        "gb10-serving.generation": group.hash,
+    }
+    return [docker.ContainerLabelArgs(label=key, value=value) for key, value in labels.items()]
+
+
+def _mounts(rank: RankPlan) -> list[docker.ContainerMountArgs]:
+    return [
+        docker.ContainerMountArgs(type="bind", source=mount.source, target=mount.target, read_only=mount.read_only)
+        for mount in rank.mounts
+    ]
+
+
+def _limits(rank: RankPlan) -> list[docker.ContainerUlimitArgs]:
+    limits = {"nofile": rank.open_files, "memlock": rank.locked_memory_bytes, "core": 0}
+    return [docker.ContainerUlimitArgs(name=name, soft=limit, hard=limit) for name, limit in limits.items()]

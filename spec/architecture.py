@@ -246,7 +246,27 @@ class Qwen4Exp(Strict):
         )
 
 
-class Gemma4(Strict):
+class _SplitByHeads(Strict):
+    """What tensor parallelism divides by attention heads alone, and what pipeline stages can divide.
+
+    The width of experts has a rule of its own (Experts), and nothing in the sources speaks against stages.
+    """
+
+    attention_heads: Count
+
+    @property
+    def tensor_parallel_dimensions(self) -> tuple[Dimension, ...]:
+        """What tensor parallelism must divide."""
+        source = "config/model.py verify_with_parallel_config"
+        return (Dimension(name="attention heads", size=self.attention_heads, source=source),)
+
+    @property
+    def no_pipeline_reason(self) -> str | None:
+        """Why pipeline stages cannot divide it: nothing does."""
+        return None
+
+
+class Gemma4(_SplitByHeads):
     """Gemma 4 with experts: sliding-window layers and full attention layers of another head size.
 
     Attributes:
@@ -260,7 +280,6 @@ class Gemma4(Strict):
     hidden_size: Count
     sliding_layers: Count
     full_layers: Count
-    attention_heads: Count
     key_value_heads: Count
     head_dimension: Count
     full_key_value_heads: Count
@@ -276,22 +295,8 @@ class Gemma4(Strict):
         """All layers."""
         return self.sliding_layers + self.full_layers
 
-    @property
-    def tensor_parallel_dimensions(self) -> tuple[Dimension, ...]:
-        """What tensor parallelism must divide; the experts' width has a rule of its own (Experts)."""
-        return (
-            Dimension(
-                name="attention heads", size=self.attention_heads, source="config/model.py verify_with_parallel_config"
-            ),
-        )
 
-    @property
-    def no_pipeline_reason(self) -> str | None:
-        """None: nothing in the sources speaks against pipeline stages."""
-        return None
-
-
-class Qwen3(Strict):
+class Qwen3(_SplitByHeads):
     """A plain dense Qwen3, as the lab trains it.
 
     Attributes:
@@ -302,25 +307,10 @@ class Qwen3(Strict):
     type: Literal["qwen3"]
     hidden_size: Count
     layers: Count
-    attention_heads: Count
     key_value_heads: Count
     head_dimension: Count
     intermediate_size: Count
     positions: Count
-
-    @property
-    def tensor_parallel_dimensions(self) -> tuple[Dimension, ...]:
-        """What tensor parallelism must divide."""
-        return (
-            Dimension(
-                name="attention heads", size=self.attention_heads, source="config/model.py verify_with_parallel_config"
-            ),
-        )
-
-    @property
-    def no_pipeline_reason(self) -> str | None:
-        """None: a dense transformer splits into stages."""
-        return None
 
 
 class Dflash2(Strict):

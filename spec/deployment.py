@@ -10,17 +10,7 @@ from spec.engine import Engine
 from spec.executors import Executor
 from spec.fabric import Fabric
 from spec.quantity import Bytes
-
-
-class MtpChoice(Strict):
-    """Speculative decoding by the checkpoint's own prediction layer.
-
-    Attributes:
-        draft_tokens: K.
-    """
-
-    method: Literal["mtp"]
-    draft_tokens: int = Field(gt=0)
+from spec.speculative import Mtp
 
 
 class DflashChoice(Strict):
@@ -90,7 +80,7 @@ class DeploymentConfig(Strict):
     fabric: Fabric
     executor: Executor = "mp"
     engine: Engine
-    speculative: Annotated[MtpChoice | DflashChoice, Field(discriminator="method")] | None = None
+    speculative: Annotated[Mtp | DflashChoice, Field(discriminator="method")] | None = None
     memory: Memory = Memory()
     readiness: Readiness = Readiness()
     across_switches: bool = False

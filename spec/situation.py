@@ -78,16 +78,14 @@ class Situation:
     def speculative(self) -> Mtp | DFlash | None:
         """What drafts tokens, as the engine is told it."""
         choice = self.config.speculative
-        if choice is None:
-            return None
-        if isinstance(choice, DflashChoice):
-            return DFlash(
-                method="dflash",
-                draft_tokens=choice.draft_tokens,
-                drafter=DRAFTER_FOLDER,
-                attention_backend=choice.attention_backend,
-            )
-        return Mtp(method="mtp", draft_tokens=choice.draft_tokens)
+        if not isinstance(choice, DflashChoice):
+            return choice
+        return DFlash(
+            method="dflash",
+            draft_tokens=choice.draft_tokens,
+            drafter=DRAFTER_FOLDER,
+            attention_backend=choice.attention_backend,
+        )
 
     @property
     def draft_tokens(self) -> int:

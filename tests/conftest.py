@@ -39,7 +39,7 @@ def pulumi_variables() -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def test_catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
+def catalog_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
     """A catalogue with the tests' own cluster, on a login key of its own."""
     folder = tmp_path_factory.mktemp("catalog")
     return Catalog(make_catalog(folder / "catalog", folder / "id_ed25519"))
@@ -54,23 +54,23 @@ class VllmTree:
 
 
 @pytest.fixture(scope="session")
-def vllm_tree(test_catalog: Catalog) -> VllmTree:
+def vllm_tree(catalog_of_the_tests: Catalog) -> VllmTree:
     """Real vLLM, and the lab's model made with it."""
-    image = test_catalog.image("lab")
+    image = catalog_of_the_tests.image("lab")
     archive = build_rank_image(image, print)
     tree = ensure_vllm_tree(image.version, "3.11", archive, print)
-    ensure_model("lab", test_catalog.model("lab"), tree, archive, print)
+    ensure_model("lab", catalog_of_the_tests.model("lab"), tree, archive, print)
     return VllmTree(tree, image_python(archive, print))
 
 
 @pytest.fixture(scope="session")
-def virtual_nodes(test_catalog: Catalog, vllm_tree: VllmTree) -> Iterator[Catalog]:
+def virtual_nodes(catalog_of_the_tests: Catalog, vllm_tree: VllmTree) -> Iterator[Catalog]:
     """Four virtual nodes with real vLLM on them, beside whatever `./fleet lab up` made."""
     # Nodes of an earlier run have that run's login key and that run's containers.
     fabric.down(FABRIC, report=print)
     binds = [(vllm_tree.folder, "/opt/vllm"), (CHEAP_ENGINE, "/opt/cheap")]
-    fabric.up(FABRIC, test_catalog.cluster("test"), binds=binds, report=print)
-    yield test_catalog
+    fabric.up(FABRIC, catalog_of_the_tests.cluster("test"), binds=binds, report=print)
+    yield catalog_of_the_tests
     fabric.down(FABRIC, report=print)
 
 

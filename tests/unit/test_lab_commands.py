@@ -44,16 +44,16 @@ def test_what_dies_with_us_leaves_nothing_behind() -> None:
     shell = f"['sh', '-c', 'sleep {seconds} & sleep {seconds}']"
     program = f"from lab.commands import dying_with_us, run; run(dying_with_us({shell}), what='sleep')"
     with subprocess.Popen([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": str(_ROOT)}) as child:
-        _wait_for(seconds, 2)
+        assert _reaches(seconds, 2)
         child.send_signal(signal.SIGKILL)
-    _wait_for(seconds, 0)
+    assert _reaches(seconds, 0)
 
 
-def _wait_for(seconds: str, count: int) -> None:
+def _reaches(seconds: str, count: int) -> bool:
     end = time.monotonic() + 20
-    while _running_sleeps(seconds) != count:
-        assert time.monotonic() < end
+    while _running_sleeps(seconds) != count and time.monotonic() < end:
         time.sleep(0.05)
+    return _running_sleeps(seconds) == count
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")
