@@ -29,6 +29,11 @@ def environment_of(toolchain: Toolchain) -> dict[str, str]:
     return variables
 
 
+def has_stacks() -> bool:
+    """Whether there can be stacks at all: a backend was chosen, or ours has been used."""
+    return "PULUMI_BACKEND_URL" in os.environ or (STATE / "stacks").is_dir()
+
+
 def _existing(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     return folder

@@ -12,7 +12,7 @@ from lab import fabric
 from lab.images import build_rank_image
 from lab.model import ensure_model
 from lab.vllm_tree import ensure_vllm_tree
-from ops.environment import environment_of, pulumi_environment
+from ops.environment import environment_of, has_stacks, pulumi_environment
 from ops.errors import OperationError
 from ops.places import PROJECT
 from ops.progress import Report, progress
@@ -61,6 +61,8 @@ def lab_down() -> None:
     """
     with progress("lab down") as report:
         fabric.down(FABRIC, report=report)
+        if not has_stacks():
+            return
         variables = pulumi_environment(report)
         for stack in sorted(_lab_stacks() & known_stacks(variables)):
             release_dead_lock(stack, variables, report)

@@ -100,7 +100,6 @@ class GroupPlan(Strict):
     Attributes:
         name: of the group inside its stack.
         ranks: the head first.
-        address: rail address where the ranks meet.
         port, master_port: where the head answers, where the ranks meet.
         serves: whether the head answers HTTP; an offline job does not.
         probes: what it must answer.
@@ -111,7 +110,6 @@ class GroupPlan(Strict):
 
     name: str
     ranks: tuple[RankPlan, ...]
-    address: str
     port: int
     master_port: int
     serves: bool

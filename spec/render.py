@@ -28,7 +28,6 @@ def render_group(
     return GroupPlan(
         name=name,
         ranks=ranks,
-        address=situation.nodes(name)[0].rails[0].address,
         port=situation.config.port,
         master_port=situation.config.master_port,
         serves=situation.config.executor != "external_launcher",
