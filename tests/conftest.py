@@ -20,6 +20,13 @@ from tests.virtual import CHEAP_ENGINE, FABRIC, Project, make_catalog
 PROJECT = Path(__file__).parents[1]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks what runs on virtual nodes, so that the rest can run beside it."""
+    for item in items:
+        if "virtual_nodes" in getattr(item, "fixturenames", ()) or item.path.name == "test_fabric.py":
+            item.add_marker("nodes")
+
+
 @pytest.fixture
 def catalog() -> Catalog:
     """The catalogue of this project."""

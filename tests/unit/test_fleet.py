@@ -15,7 +15,21 @@ from ops.runtime_package import runtime_package
 from ops.testing import run_tests
 from spec.errors import SpecificationError
 
-VERBS = [[], ["setup"], ["env"], ["plan"], ["test"], ["lab"], ["lab", "up"], ["lab", "down"], ["lab", "status"]]
+VERBS = [
+    [],
+    ["setup"],
+    ["env"],
+    ["plan"],
+    ["test"],
+    ["lab"],
+    ["lab", "up"],
+    ["lab", "down"],
+    ["lab", "status"],
+    ["image"],
+    ["image", "list"],
+    ["rules"],
+    ["golden"],
+]
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)

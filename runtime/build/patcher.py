@@ -1,0 +1,188 @@
+"""Applies one step of an image chain: everything is worked out and checked in memory, then all files change at once."""
+
+import contextlib
+import hashlib
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from runtime.build.atomic import Change, replace_all
+from runtime.build.checks import Check
+from runtime.build.edits import ALREADY_PATCHED, Edit, apply_edits
+from runtime.build.errors import BuildError
+from runtime.build.packages import installed
+from runtime.build.texts import check_assertion, read_text
+from runtime.build.verify import check_forbidden, check_nccl, check_versions
+
+
+@dataclass
+class _Plan:
+    """What a step will do.
+
+    Attributes:
+        changes: files to write.
+        edits: report lines of the edits.
+        files: report lines of the placed files.
+    """
+
+    changes: list[Change] = field(default_factory=list)
+    edits: list[dict[str, Any]] = field(default_factory=list)
+    files: list[dict[str, Any]] = field(default_factory=list)
+
+
+def check_base(step: dict[str, Any], root: Path = Path("/")) -> list[dict[str, Any]]:
+    """Checks the packages of the base before the first step.
+
+    Args:
+        step: the step's JSON; the key base_versions says what the base must have.
+        root: of the image.
+
+    Raises:
+        BuildError: a package of the base has another version.
+    """
+    packages = root / step["packages_folder"].lstrip("/")
+    checks = check_versions(step["base_versions"], installed(packages))
+    _require("base-version", f"before {step['name']}: the base is not the one that this chain is for", checks)
+    return [check.as_json() for check in checks]
+
+
+def apply_step(step: dict[str, Any], folder: Path, root: Path = Path("/")) -> dict[str, Any]:
+    """Applies a step's edits and files, and checks its packages and assertions.
+
+    Args:
+        step: the step's JSON, as spec/dockerfile.py writes it.
+        folder: holds the files that the step places.
+        root: of the image.
+
+    Returns:
+        What was done, one entry for each edit, file and check.
+
+    Raises:
+        BuildError: something does not fit; no file has changed.
+        OSError: a file could not be written; no file has changed.
+    """
+    name, packages = step["name"], root / step["packages_folder"].lstrip("/")
+    if not packages.is_dir():
+        raise BuildError(
+            "no-packages-folder",
+            f"{name}: {step['packages_folder']} is not a folder of this image\n"
+            "Way out: correct packages_folder in chain.yaml to where this base has vllm.",
+        )
+    found = installed(packages)
+    checks = [
+        *check_versions(step["versions"], found),
+        *check_forbidden(tuple(step["removed"]), packages, found),
+        *check_nccl(step["versions"], packages, found, root),
+    ]
+    _require("version", f"{name}: after this step the packages are not what the chain says", checks)
+    plan = _Plan()
+    _plan_edits(plan, step, packages)
+    _plan_files(plan, step, folder, root)
+    planned = {change.path: change.content for change in plan.changes}
+    asserted = [
+        check_assertion(assertion, packages, lambda path: _planned_text(path, planned)) for assertion in step["asserts"]
+    ]
+    _require("assertion", f"{name}: an assertion does not hold", asserted)
+    replace_all(plan.changes)
+    for change in plan.changes:
+        _remove_compiled(change.path)
+    return {
+        "step": name,
+        "identity": step["identity"],
+        "edits": plan.edits,
+        "files": plan.files,
+        "checks": [check.as_json() for check in (*checks, *asserted)],
+    }
+
+
+def _plan_edits(plan: _Plan, step: dict[str, Any], packages: Path) -> None:
+    by_file: dict[Path, list[Edit]] = {}
+    for edit in step["edits"]:
+        by_file.setdefault((packages / edit["file"]).resolve(), []).append(Edit(**edit))
+    for path, edits in by_file.items():
+        file, text = edits[0].file, read_text(path)
+        if text is None:
+            raise BuildError(
+                "file-absent",
+                f"{step['name']}: {file}: there is no such file in {step['packages_folder']}\n"
+                "Way out: this base has the code elsewhere or not at all: correct the path, or leave the step out.",
+            )
+        edited, outcomes = apply_edits(step["name"], text, edits)
+        plan.edits += [
+            {"file": file, "marker": edit.marker, "count": edit.count, "outcome": outcome}
+            for edit, outcome in zip(edits, outcomes, strict=True)
+        ]
+        if edited != text:
+            content = edited.encode("utf-8", "surrogateescape")
+            _compile(step["name"], file, content)
+            plan.changes.append(Change(path, content))
+
+
+def _plan_files(plan: _Plan, step: dict[str, Any], folder: Path, root: Path) -> None:
+    for file in step["files"]:
+        content, target = (folder / file["source"]).read_bytes(), root / file["target"].lstrip("/")
+        digest = hashlib.sha256(content).hexdigest()
+        if digest != file["sha256"]:
+            raise BuildError(
+                "file-changed",
+                f"{step['name']}: {file['target']}: the file sent has SHA-256 {digest} instead of {file['sha256']}\n"
+                "Way out: it changed while the build was prepared; start the build again.",
+            )
+        if target.resolve() in {change.path for change in plan.changes}:
+            raise BuildError(
+                "two-writers",
+                f"{step['name']}: {file['target']}: the step also edits this file, or places it twice\n"
+                "Way out: edit the file in the step's folder instead.",
+            )
+        _compile(step["name"], file["target"], content)
+        mode = int(file["mode"], 8)
+        there = target.is_file() and target.read_bytes() == content and target.stat().st_mode & 0o7777 == mode
+        plan.files.append({"target": file["target"], "outcome": "already there" if there else "placed"})
+        if not there:
+            plan.changes.append(Change(target.parent.resolve() / target.name, content, mode))
+
+
+def _compile(step: str, file: str, content: bytes) -> None:
+    """Compiles Python in memory, so that no compiled file is left and a broken edit ends the build here."""
+    if not file.endswith(".py"):
+        return
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(content, file, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        raise BuildError(
+            "not-python",
+            f"{step}: {file}: the patched file is not valid Python: {error}\n"
+            "Way out: look at the indentation and the line ends of the replacement.",
+        ) from None
+
+
+def _remove_compiled(path: Path) -> None:
+    """Removes what Python compiled from the file's earlier content; it may be of the kind that is never compared."""
+    for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
+        if path.suffix == ".py":
+            with contextlib.suppress(FileNotFoundError):
+                compiled.unlink()
+
+
+def _planned_text(path: Path, planned: dict[Path, bytes]) -> str | None:
+    content = planned.get(path.resolve(), planned.get(path))
+    return read_text(path) if content is None else content.decode("utf-8", "surrogateescape")
+
+
+def _require(kind: str, text: str, checks: list[Check]) -> None:
+    wrong = [check for check in checks if check.outcome == "failed"]
+    if wrong:
+        raise BuildError(kind, f"{text}\n" + "\n".join(str(check) for check in wrong))
+
+
+def summary(report: dict[str, Any]) -> str:
+    """One line for the build's log."""
+    done = sum(edit["outcome"] != ALREADY_PATCHED for edit in report["edits"])
+    return (
+        f"{report['step']}: {done} edits applied, {len(report['edits']) - done} already patched, "
+        f"{sum(file['outcome'] == 'placed' for file in report['files'])} files placed, "
+        f"{len(report['checks'])} checks passed"
+    )
