@@ -75,6 +75,9 @@ def wait_until_ready(request: dict[str, Any]) -> dict[str, Any]:
             the fabric.
     """
     ranks = [_watched(plan) for plan in request["ranks"]]
+    for rank in ranks:
+        # The first report also puts this version of the runtime on the node, which a watch takes for granted.
+        rank.apply(_report(request, rank))
     events: queue.Queue[Event] = queue.Queue()
     watches = [_start_watch(rank, request, events) for rank in ranks]
     try:
@@ -184,7 +187,7 @@ def _failure(request: dict[str, Any], ranks: list[WatchedRank], error: Operation
 def _ask_again(request: dict[str, Any], rank: WatchedRank) -> None:
     """Brings what is known of a rank up to date: the last report may be older than the failure."""
     try:
-        rank.apply(run_on_node(rank.connection, request["storage_folder"], "report-rank", rank.watched))
+        rank.apply(_report(request, rank))
     except OperationError as error:
         rank.last_lines.append(f"(its node cannot be asked any more: {error})")
 
@@ -195,6 +198,10 @@ def _ended(rank: WatchedRank, ranks: list[WatchedRank]) -> OperationError:
     return OperationError(
         f"{rank.name} {what} before the group was ready ({others or 'it is alone'})\n{_words_of(rank)}"
     )
+
+
+def _report(request: dict[str, Any], rank: WatchedRank) -> dict[str, Any]:
+    return run_on_node(rank.connection, request["storage_folder"], "report-rank", rank.watched)
 
 
 def _words_of(rank: WatchedRank) -> str:
