@@ -8,7 +8,7 @@ from components.deployment import Deployment
 from components.hooks import Hooks
 from ops.interrupts import end_quietly_when_interrupted
 from ops.leftovers import leftover_hook, revival_hook
-from spec.catalog import Catalog
+from spec.catalog import Catalog, refuse_unclean_file
 from spec.errors import SpecificationError
 from spec.plan import plan_release
 
@@ -18,10 +18,10 @@ PROJECT = Path(__file__).absolute().parent
 def main() -> None:
     """Declares the deployment of the selected stack."""
     end_quietly_when_interrupted()
+    stack = pulumi.get_stack()
     try:
-        release = plan_release(
-            pulumi.get_stack(), pulumi.Config().get_object("deployment"), Catalog(PROJECT / "catalog")
-        )
+        refuse_unclean_file(PROJECT, stack)
+        release = plan_release(stack, pulumi.Config().get_object("deployment"), Catalog(PROJECT / "catalog"))
     except SpecificationError as error:
         raise pulumi.RunError(str(error)) from None
     deployment = Deployment(release, Hooks(leftover_hook(release), revival_hook(release)))

@@ -131,6 +131,18 @@ def parse(entry: type[Entry], data: Any, shown: str, prefix: str = "") -> Entry:
         raise SpecificationError(*problems_of(error, shown, prefix)) from None
 
 
+def refuse_unclean_file(project: Path, stack: str) -> None:
+    """Reads Pulumi.STACK.yaml as strictly as every other file: Pulumi itself overlooks most of what can be wrong in it.
+
+    A stack whose configuration lies elsewhere has no such file, and nothing to refuse.
+
+    Raises:
+        SpecificationError: the file is there and cannot be trusted, or says nothing of a deployment.
+    """
+    if (project / f"Pulumi.{stack}.yaml").is_file():
+        read_stack(project, stack)
+
+
 def read_stack(project: Path, stack: str) -> Any:
     """Returns what Pulumi.STACK.yaml says under `gb10-serving:deployment`, not yet validated.
 

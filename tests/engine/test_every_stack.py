@@ -62,6 +62,7 @@ def test_a_preview_needs_no_network_and_shows_each_node(offline: Project, stack:
     output = preview_without_network(offline, stack)
     release = planned(stack)
     created = re.findall(r"^ \+  (\S+) (\S+) create", output, re.MULTILINE)
+    assert f'"{release.hash}"' in output, "Pulumi hands the program something else than the stack file says"
     kinds = Counter(kind for kind, _ in created)
     ranks = [rank for group in release.groups for rank in group.ranks]
     assert kinds["docker:index:Container"] == len(ranks)

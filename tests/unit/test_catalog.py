@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from spec.catalog import Catalog, parse, read_stack, read_yaml
+from spec.catalog import Catalog, parse, read_stack, read_yaml, refuse_unclean_file
 from spec.cluster import Cluster
 from spec.deployment import DeploymentConfig
 from spec.errors import SpecificationError
@@ -38,6 +38,13 @@ def test_a_stack_file_without_a_deployment_says_which_key_is_missing(tmp_path: P
     write(tmp_path, b"config: {}\n")
     with pytest.raises(SpecificationError, match="config/gb10-serving:deployment"):
         read_stack(tmp_path, "x")
+
+
+def test_a_program_refuses_the_same_stack_files(tmp_path: Path) -> None:
+    refuse_unclean_file(tmp_path, "x")
+    write(tmp_path, b"config: {'gb10-serving:deployment': {port: 1, port: 2}}\n")
+    with pytest.raises(SpecificationError, match="the key 'port' stands twice"):
+        refuse_unclean_file(tmp_path, "x")
 
 
 def test_an_unknown_entry_names_the_known_ones(catalog: Catalog) -> None:
