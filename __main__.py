@@ -1,5 +1,6 @@
 """The Pulumi program: what the stack file says becomes a Release, and the Release becomes resources."""
 
+import sys
 from pathlib import Path
 
 import pulumi
@@ -14,6 +15,9 @@ from spec.plan import plan_release
 
 PROJECT = Path(__file__).absolute().parent
 
+_SAID_WHY = 32
+"""The exit code by which Pulumi's language host knows that the program has already told the reason."""
+
 
 def main() -> None:
     """Declares the deployment of the selected stack."""
@@ -23,7 +27,8 @@ def main() -> None:
         refuse_unclean_file(PROJECT, stack)
         release = plan_release(stack, pulumi.Config().get_object("deployment"), Catalog(PROJECT / "catalog"))
     except SpecificationError as error:
-        raise pulumi.RunError(str(error)) from None
+        pulumi.log.error(str(error))
+        sys.exit(_SAID_WHY)
     deployment = Deployment(release, Hooks(leftover_hook(release), revival_hook(release)))
     pulumi.export("release", release.hash)
     pulumi.export("endpoints", deployment.endpoints)

@@ -71,3 +71,14 @@ def test_a_preview_needs_no_network_and_shows_each_node(offline: Project, stack:
         # Provider, contact, image, weights of model and drafter, preflight, claim, rank, and the component around them.
         of_node = [name for _, name in created if re.search(rf"(^|-){re.escape(node)}(-|$)", name)]
         assert len(of_node) == 7 + len(release.weights), of_node
+
+
+def test_a_wrong_stack_file_is_told_by_one_error(offline: Project) -> None:
+    path = offline.folder / "Pulumi.lab.yaml"
+    path.write_text(path.read_text().replace("max_num_seqs: 8", "max_num_sequences: 8"))
+    offline.pulumi("stack", "init", "lab", "--no-select")
+    run = offline.preview("lab")
+    assert run.code != 0
+    assert "engine/max_num_sequences: 8\n        this key is not known here" in run.output
+    assert "Traceback" not in run.output
+    assert "unhandled error" not in run.output
