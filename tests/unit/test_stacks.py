@@ -138,7 +138,7 @@ def test_the_pool_is_three_pairs_each_inside_one_switch(catalog: Catalog) -> Non
     assert switches == [{"switch-a"}, {"switch-a"}, {"switch-b"}]
     assert all(len(group.ranks) == 2 for group in release.groups)
     assert set(release.nodes) == set(catalog.cluster("gb10-six").nodes)
-    assert len({group.address for group in release.groups}) == 3
+    assert len({group.ranks[0].environment["VLLM_HOST_IP"] for group in release.groups}) == 3
     assert len({group.hash for group in release.groups}) == 3
 
 
