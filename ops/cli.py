@@ -16,10 +16,11 @@ from ops import lab_stack, plan_view
 from ops.chains import listed_chains, show_chains
 from ops.environment import environment_of, pulumi_environment
 from ops.errors import OperationError
-from ops.golden import planned, situation_of, write_golden_files
+from ops.golden import write_golden_files
 from ops.progress import CONSOLE, progress
 from ops.pulumi import named_stack, run_pulumi
 from ops.stack_state import ensure_stack
+from ops.stacks import planned, situation_of
 from ops.testing import LEVELS, run_tests
 from ops.toolchain import ToolchainError, ensure_toolchain
 from spec.errors import SpecificationError
@@ -132,7 +133,9 @@ def run_levels(
 
 @lab_app.command()
 def up(
-    nodes: Annotated[int, typer.Option(min=1, help="How many nodes.")] = 2,
+    nodes: Annotated[
+        int | None, typer.Option(min=1, help="How many nodes; two, or what the stack needs, if absent.")
+    ] = None,
     link_gbit: Annotated[
         float | None, typer.Option(min=0.01, help="Speed of each rail in Gbit/s; unlimited if absent.")
     ] = None,

@@ -3,37 +3,10 @@
 from pathlib import Path
 
 from ops.places import PROJECT
-from spec.catalog import STACK_KEY, Catalog, parse, read_stack
-from spec.deployment import DeploymentConfig
-from spec.plan import plan_release
+from ops.stacks import planned, stacks
 from spec.release import GroupPlan, RankPlan, Release
-from spec.situation import Situation, look_up
 
 GOLDEN = PROJECT / "tests" / "golden"
-
-
-def stacks() -> list[str]:
-    """Returns the names of all stack files of the project."""
-    return sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in PROJECT.glob("Pulumi.*.yaml"))
-
-
-def planned(stack: str) -> Release:
-    """Plans a stack of this project.
-
-    Raises:
-        SpecificationError: it cannot work.
-    """
-    return plan_release(stack, read_stack(PROJECT, stack), Catalog(PROJECT / "catalog"))
-
-
-def situation_of(stack: str) -> Situation:
-    """Returns a stack of this project with everything that it names.
-
-    Raises:
-        SpecificationError: it is malformed or names something unknown.
-    """
-    config = parse(DeploymentConfig, read_stack(PROJECT, stack), f"Pulumi.{stack}.yaml", f"config/{STACK_KEY}")
-    return look_up(stack, config, Catalog(PROJECT / "catalog"))
 
 
 def golden_path(stack: str) -> Path:

@@ -19,31 +19,32 @@ from ops.progress import Report, progress
 from ops.pulumi import run_pulumi
 from ops.remote import run_on_node
 from ops.stack_state import ensure_stack, forget_stack, known_stacks, release_dead_lock, resources
+from ops.stacks import CATALOG, planned, stacks
 from ops.toolchain import ensure_toolchain
-from spec.catalog import Catalog, read_stack
-from spec.plan import plan_release
+from spec.catalog import read_stack
 from spec.release import Release
 
 FABRIC = "lab"
 _IMAGE_PYTHON = "3.11"
-_CATALOG = Catalog(PROJECT / "catalog")
 
 
-def lab_up(nodes: int, link_gbit: float | None, stack: str | None) -> None:
+def lab_up(nodes: int | None, link_gbit: float | None, stack: str | None) -> None:
     """Makes everything that the lab needs, then brings `stack` up and asks it a question.
+
+    Args:
+        nodes: the first so many of the cluster; none makes two, or as many as the stack needs.
+        link_gbit: what each node may send on each rail; no limit if absent.
+        stack: what is brought up; nothing if absent.
 
     Raises:
         LabError, ToolchainError, OperationError: a part could not be made, or the stack did not come up.
     """
-    cluster = _CATALOG.cluster(FABRIC)
-    if nodes > len(cluster.nodes):
-        raise OperationError(
-            f"--nodes {nodes}: catalog/clusters/lab.yaml describes {len(cluster.nodes)} nodes; add more there"
-        )
-    release = _release(stack) if stack else None
-    wanted = list(cluster.nodes)[:nodes]
-    if release and (missing := [name for name in release.nodes if name not in wanted]):
-        raise OperationError(f"--nodes {nodes}: the stack {stack} runs on {', '.join(missing)} too; ask for more nodes")
+    cluster = CATALOG.cluster(FABRIC)
+    release = planned(stack) if stack else None
+    needed = list(release.nodes) if release else []
+    names = list(cluster.nodes)
+    wanted = names[: nodes or max([2, *(names.index(name) + 1 for name in needed if name in names)])]
+    _refuse_too_few_nodes(wanted, needed, nodes, len(names))
     with progress("lab up") as report:
         variables, tree = _make_parts(report)
         fabric.up(FABRIC, cluster, nodes=wanted, link_gbit=link_gbit, binds=[(tree, "/opt/vllm")], report=report)
@@ -71,7 +72,7 @@ def lab_down() -> None:
 
 def lab_status(as_json: bool) -> None:
     """Prints the state of every node of the lab's cluster."""
-    statuses = fabric.status(FABRIC, _CATALOG.cluster(FABRIC))
+    statuses = fabric.status(FABRIC, CATALOG.cluster(FABRIC))
     if as_json:
         typer.echo(json.dumps([asdict(status) for status in statuses], indent=2))
         return
@@ -106,14 +107,17 @@ def ask(release: Release, prompt: str) -> str:
     return response.json()["choices"][0]["message"]["content"]
 
 
-def _release(stack: str) -> Release:
-    return plan_release(stack, read_stack(PROJECT, stack), _CATALOG)
+def _refuse_too_few_nodes(wanted: list[str], needed: list[str], asked: int | None, described: int) -> None:
+    if asked and asked > described:
+        raise OperationError(f"--nodes {asked}: catalog/clusters/lab.yaml describes {described} nodes; add more there")
+    if missing := [name for name in needed if name not in wanted]:
+        raise OperationError(f"the stack needs {', '.join(missing)} too, and the lab gets {', '.join(wanted)}")
 
 
 def _make_parts(report: Report) -> tuple[dict[str, str], Any]:
     """Makes engine, vLLM with the model, and images side by side; what is there already costs nothing."""
-    image = _CATALOG.image("lab")
-    model = _CATALOG.model("lab")
+    image = CATALOG.image("lab")
+    model = CATALOG.model("lab")
 
     def tree_and_model() -> Any:
         archive = build_rank_image(image, report)
@@ -151,8 +155,7 @@ def _serve(release: Release, variables: dict[str, str]) -> None:
 
 
 def _lab_stacks() -> set[str]:
-    names = [path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in PROJECT.glob("Pulumi.*.yaml")]
-    return {name for name in names if read_stack(PROJECT, name).get("cluster") == FABRIC}
+    return {name for name in stacks() if read_stack(PROJECT, name).get("cluster") == FABRIC}
 
 
 def _yes(value: bool) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ops.golden import planned, stacks
+from ops.stacks import planned, stacks
 from tests.virtual import PROJECT, Project
 
 # The engine and its plugins talk over the loopback interface, which a new namespace has switched off.

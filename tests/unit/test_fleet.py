@@ -55,6 +55,20 @@ def test_a_stack_that_does_not_exist_is_named() -> None:
     assert "Pulumi.nowhere.yaml" in str(result.exception)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--nodes", "9"], "catalog/clusters/lab.yaml describes 4 nodes"),
+        (["--nodes", "1"], "the stack needs lab-2 too, and the lab gets lab-1"),
+        (["--stack", "glm53-tp4"], "the stack needs gb10-1, gb10-2, gb10-3, gb10-4 too"),
+    ],
+)
+def test_a_lab_that_cannot_hold_its_stack_is_refused_before_anything_is_made(arguments: list[str], words: str) -> None:
+    result = CliRunner().invoke(app, ["lab", "up", *arguments])
+    assert isinstance(result.exception, OperationError)
+    assert words in str(result.exception)
+
+
 def test_wrong_usage_has_its_own_code() -> None:
     assert CliRunner().invoke(app, ["lab", "up", "--nodes", "none"]).exit_code == 2
     with pytest.raises(OperationError, match="no test level fast; there are: lint"):

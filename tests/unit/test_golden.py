@@ -2,7 +2,8 @@
 
 import pytest
 
-from ops.golden import GOLDEN, golden_path, golden_text, planned, stacks
+from ops.golden import GOLDEN, golden_path, golden_text
+from ops.stacks import planned, stacks
 
 
 @pytest.mark.parametrize("stack", stacks())

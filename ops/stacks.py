@@ -1,0 +1,34 @@
+"""The stacks of this project: their names, their plans."""
+
+from ops.places import PROJECT
+from spec.catalog import STACK_KEY, Catalog, parse, read_stack
+from spec.deployment import DeploymentConfig
+from spec.plan import plan_release
+from spec.release import Release
+from spec.situation import Situation, look_up
+
+CATALOG = Catalog(PROJECT / "catalog")
+
+
+def stacks() -> list[str]:
+    """Returns the names of all stack files of the project."""
+    return sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in PROJECT.glob("Pulumi.*.yaml"))
+
+
+def planned(stack: str) -> Release:
+    """Plans a stack of this project.
+
+    Raises:
+        SpecificationError: it cannot work.
+    """
+    return plan_release(stack, read_stack(PROJECT, stack), CATALOG)
+
+
+def situation_of(stack: str) -> Situation:
+    """Returns a stack of this project with everything that it names.
+
+    Raises:
+        SpecificationError: it is malformed or names something unknown.
+    """
+    config = parse(DeploymentConfig, read_stack(PROJECT, stack), f"Pulumi.{stack}.yaml", f"config/{STACK_KEY}")
+    return look_up(stack, config, CATALOG)
