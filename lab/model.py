@@ -81,7 +81,7 @@ def _make(name: str, recipe: dict[str, object], folder: Path, tree: Path, image_
     building = folder.with_suffix(".building")
     shutil.rmtree(building, ignore_errors=True)
     building.mkdir()
-    (building / "recipe.json").write_text(json.dumps(recipe, indent=1) + "\n", encoding="utf-8")
+    (building / "recipe.json").write_text(json.dumps(recipe, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     report(f"train the model {name} (once, about a quarter of a minute)")
     printed = python.run(
         [f"/opt/lab/{_TRAINER.name}", "/opt/model/recipe.json", "/opt/model"],
