@@ -9,13 +9,14 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from runtime.node import claims, facts, image_build, images, preflight, probes, ranks, watch, weights
+from runtime.node import claims, facts, image_build, image_verify, images, preflight, probes, ranks, watch, weights
 from runtime.node.errors import NodeTaskError
 
 VERBS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "facts": facts.facts,
     "image-identity": images.identity,
     "image-pull": images.pull,
+    "image-verify": image_verify.verify,
     "image-untag": images.untag,
     "image-build": lambda request: image_build.build(request, sys.stdin.buffer),
     "make-cache": images.make_cache,

@@ -19,7 +19,7 @@ from runtime.node.progress import tell
 
 _FIRST_CLIENT_WITHOUT_BUILDKIT = 23  # since then it comes as a plugin, buildx
 _SHOWN_LINES = 20
-_SHOWN = re.compile(r"^(Step \d+/\d+ :|#\d+ \[)|: \d+ edits applied|\b(Downloading|Installing|Successfully)\b")
+_SHOWN = re.compile(r": \d+ edits applied|\b(Downloading|Installing|Successfully installed|Successfully uninstalled)\b")
 _BUILDKIT_PREFIX = re.compile(r"^#\d+ (\d+\.\d+ )?")
 
 
@@ -122,10 +122,11 @@ def _listen(stream: IO[bytes], name: str, log: Path) -> list[str]:
         for raw in stream:
             line = raw.decode(errors="replace").rstrip()
             print(line, file=file, flush=True)
-            if _SHOWN.search(line):
-                tell(f"{name}: {line[:160]}")
-            if text := _BUILDKIT_PREFIX.sub("", line):
-                last.append(text)
+            if not (text := _BUILDKIT_PREFIX.sub("", line)):
+                continue
+            last.append(text)
+            if _SHOWN.search(text):
+                tell(text if text.startswith(name) else f"{name}: {text[:160]}")
     return list(last)
 
 
