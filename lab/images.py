@@ -2,7 +2,9 @@
 
 import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from lab import places
 from lab.archives import extend_docker_archive, write_docker_archive, write_layer
@@ -17,7 +19,6 @@ from spec.chain import ChainDescription, Debootstrap
 _PACKAGES = "usr/local/lib/python3.11/dist-packages"
 _TREE_IN_RANKS = Path("/opt/vllm")
 
-_NODE_SUITE = "bookworm"
 _NODE_RECIPE_VERSION = 1
 _NODE_PACKAGES = (
     "ca-certificates",
@@ -30,6 +31,25 @@ _NODE_PACKAGES = (
     "rsync",
     "zstd",
 )
+# Since trixie the client is a package of its own.
+_SUITE_PACKAGES: dict[str, tuple[str, ...]] = {"bookworm": (), "trixie": ("docker-cli",)}
+
+
+@dataclass(frozen=True)
+class NodeSystem:
+    """What a virtual node is inside.
+
+    Attributes:
+        suite: Debian release: bookworm brings Docker 20.10, trixie 26.1.
+        image_store: where its Docker engine keeps images; Docker has the containerd store since 24.
+    """
+
+    suite: Literal["bookworm", "trixie"] = "bookworm"
+    image_store: Literal["classic", "containerd"] = "classic"
+
+    def __post_init__(self) -> None:
+        if self.suite == "bookworm" and self.image_store == "containerd":
+            raise LabError("make a virtual node", "Docker 20.10 has no containerd image store", "Choose suite trixie.")
 
 
 def build_root(recipe: Debootstrap, report: Report) -> Path:
@@ -99,18 +119,18 @@ def _add_vllm(root: Path, recipe: Debootstrap, tree: Path, archive: Path, folder
     unfinished.rename(archive)
 
 
-def node_image(engine: DockerEngine, report: Report) -> str:
-    """Makes sure that an engine has the image of virtual nodes.
+def node_image(engine: DockerEngine, suite: str, report: Report) -> str:
+    """Makes sure that an engine has the image of virtual nodes of a Debian release.
 
     Returns:
         The image's reference.
     """
-    recipe = [_NODE_SUITE, list(_NODE_PACKAGES), _NODE_RECIPE_VERSION, docker_architecture()]
-    identity = content_hash(recipe)[:16]
+    packages = sorted((*_NODE_PACKAGES, *_SUITE_PACKAGES[suite]))
+    identity = content_hash([suite, packages, _NODE_RECIPE_VERSION, docker_architecture()])[:16]
     reference = f"gb10-serving/lab-node:{identity}"
     if not engine.has_image(reference):
         archive = places.lab_cache_folder() / f"node-{identity}.tar"
-        _build_if_absent(_NODE_SUITE, _NODE_PACKAGES, reference, archive, report)
+        _build_if_absent(suite, packages, reference, archive, report)
         report("load the image of virtual nodes")
         engine.docker("load", "--quiet", "--input", str(archive), what="load the image of virtual nodes")
     return reference
