@@ -11,9 +11,10 @@ from runtime.build.atomic import Change, replace_all
 from runtime.build.checks import Check
 from runtime.build.edits import ALREADY_PATCHED, Edit, apply_edits
 from runtime.build.errors import BuildError
+from runtime.build.libraries import NCCL_LIBRARY, nccl_version
 from runtime.build.packages import installed
 from runtime.build.texts import check_assertion, read_text
-from runtime.build.verify import check_forbidden, check_nccl, check_versions
+from runtime.build.verify import NCCL_PREFIX, check_forbidden, check_nccl, check_versions
 
 
 @dataclass
@@ -136,11 +137,26 @@ def _plan_files(plan: _Plan, step: dict[str, Any], folder: Path, root: Path) -> 
                 "Way out: edit the file in the step's folder instead.",
             )
         _compile(step["name"], file["target"], content)
+        _require_same_nccl(step, file["target"], folder / file["source"])
         mode = int(file["mode"], 8)
         there = target.is_file() and target.read_bytes() == content and target.stat().st_mode & 0o7777 == mode
         plan.files.append({"target": file["target"], "outcome": "already there" if there else "placed"})
         if not there:
             plan.changes.append(Change(target.parent.resolve() / target.name, content, mode))
+
+
+def _require_same_nccl(step: dict[str, Any], target: str, source: Path) -> None:
+    """Refuses a libnccl of another version than the chain's package: it would be found when ranks meet, or never."""
+    if not Path(target).name.startswith(NCCL_LIBRARY):
+        return
+    pinned = {name: version for name, version in step["versions"].items() if name.startswith(NCCL_PREFIX)}
+    real = nccl_version(source)
+    if pinned and real not in {".".join(version.split(".")[:3]) for version in pinned.values()}:
+        raise BuildError(
+            "version",
+            f"{step['name']}: {target}: the file placed is NCCL {real}, the chain pins {pinned}\n"
+            "Way out: place the library of the pinned version, or change the package and its pin in this step.",
+        )
 
 
 def _compile(step: str, file: str, content: bytes) -> None:

@@ -44,7 +44,7 @@ def image_store() -> ImageStore:
     if not told.get("ServerVersion"):
         raise NodeTaskError(f"Docker does not answer on this node: {told.get('ServerErrors')}; start it")
     kind = CONTAINERD if ["driver-type", _CONTAINERD_DRIVER] in (told.get("DriverStatus") or []) else CLASSIC
-    machine, root = told["Architecture"], Path(told["DockerRootDir"])
+    machine, root = str(told["Architecture"]), Path(told["DockerRootDir"])
     system = kind == CONTAINERD and _SYSTEM_CONTAINERD_SOCKET.exists() and _SYSTEM_CONTAINERD_FOLDER.is_dir()
     folder = _SYSTEM_CONTAINERD_FOLDER if system else root
     return ImageStore(kind, told["ServerVersion"], _ARCHITECTURES.get(machine, machine), folder)

@@ -176,6 +176,20 @@ def test_a_step_that_took_nccl_down_ends_the_build_with_the_version_and_its_name
     assert "nvidia-nccl-cu13: failed: 2.29.7, must be: 2.30.7" in str(error)
 
 
+def test_a_step_that_places_another_nccl_ends_the_build(root: Path) -> None:
+    (root / "packages/nvidia_nccl_cu13-2.30.7.dist-info").mkdir()
+    library = root / "packages/nvidia/nccl/lib/libnccl.so.2"
+    library.parent.mkdir(parents=True)
+    library.write_bytes(b"\x7fELF\0NCCL version 2.30.7+cuda13.3\0")
+    older = b"\x7fELF\0NCCL version 2.29.7+cuda13.1\0"
+    (root / "sent").write_bytes(older)
+    sent = {"source": "sent", "target": "/packages/nvidia/nccl/lib/libnccl.so.2", "mode": "0644"}
+    placed = sent | {"sha256": hashlib.sha256(older).hexdigest()}
+    error = refusal(root, versions={"nvidia-nccl-cu13": "2.30.7"}, files=[placed])
+    assert error.kind == "version"
+    assert str(error).startswith("gate: /packages/nvidia/nccl/lib/libnccl.so.2: the file placed is NCCL 2.29.7")
+
+
 def test_another_base_than_the_chain_is_for_is_refused(root: Path) -> None:
     (root / "packages/vllm-0.32.0.dist-info").mkdir()
     check_base(step(base_versions={"vllm": "0.32.0"}), root)
