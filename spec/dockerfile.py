@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from runtime.build.debian import apt_commands
 from runtime.build.pip_commands import pip_commands
 from spec.base import Strict, canonical_json
 from spec.chain import Edit, PatchChain, PatchStep, normal_name
@@ -32,9 +33,11 @@ TOOLS = (
     "build/__main__.py",
     "build/atomic.py",
     "build/checks.py",
+    "build/debian.py",
     "build/edits.py",
     "build/errors.py",
     "build/libraries.py",
+    "build/links.py",
     "build/packages.py",
     "build/patcher.py",
     "build/pip_commands.py",
@@ -168,6 +171,8 @@ def step_request(chain: PatchChain, step: PatchStep) -> dict[str, Any]:
             }
             for index, file in enumerate(step.description.files)
         ],
+        "links": [link.model_dump(mode="json") for link in step.description.links],
+        "debian": [package.model_dump(mode="json") for package in step.description.debian],
         "asserts": [assertion.model_dump(mode="json", exclude_none=True) for assertion in step.description.asserts],
     }
 
@@ -181,6 +186,8 @@ def verify_request(chain: PatchChain, expected: Expected) -> dict[str, Any]:
         "versions": chain.versions,
         "absent": sorted(removed - set(chain.versions)),
         "edits": _expected_edits(chain),
+        "links": [link.model_dump(mode="json") for step in chain.steps for link in step.description.links],
+        "debian": _expected_debian(chain),
         "asserts": [
             assertion.model_dump(mode="json", exclude_none=True)
             for step in chain.steps
@@ -213,6 +220,12 @@ def _expected_edits(chain: PatchChain) -> list[dict[str, Any]]:
     return expected
 
 
+def _expected_debian(chain: PatchChain) -> list[dict[str, Any]]:
+    """Returns the Debian packages of all steps; of one that two steps install, the later."""
+    packages = {package.name: package for step in chain.steps for package in step.description.debian}
+    return [package.model_dump(mode="json") for _, package in sorted(packages.items())]
+
+
 def _removes(edit: Edit, text: str) -> bool:
     return text in edit.anchor and text not in edit.replacement
 
@@ -220,10 +233,11 @@ def _removes(edit: Edit, text: str) -> bool:
 def _step_lines(step: PatchStep, builder: Builder) -> list[str]:
     change = step.description.packages
     check = [_tool("check", "step.json")] if step.position == 1 else []
+    apt = apt_commands([package.model_dump(mode="json") for package in step.description.debian])
     apply = _tool("apply", "step.json", "--report", f"{RECORDS}/steps/{step.slug}.json")
     pip = pip_commands(change.model_dump(mode="json") if change else None, step.versions)
     label = _label(f"{LABEL_PREFIX}.step.{step.slug}", step.identity)
-    return [label, *_layer(step.slug, [*check, *pip, apply], builder)]
+    return [label, *_layer(step.slug, [*check, *apt, *pip, apply], builder)]
 
 
 def _layer(folder: str, commands: Sequence[Sequence[str]], builder: Builder) -> list[str]:

@@ -9,8 +9,10 @@ from typing import Any
 
 from runtime.build.atomic import Change, replace_all
 from runtime.build.checks import Check
+from runtime.build.debian import check_debian
 from runtime.build.edits import ALREADY_PATCHED, Edit, apply_edits
 from runtime.build.errors import BuildError
+from runtime.build.links import is_made, place_of
 from runtime.build.packages import installed
 from runtime.build.texts import check_assertion, read_text
 from runtime.build.verify import check_forbidden, check_nccl, check_versions
@@ -24,11 +26,13 @@ class _Plan:
         changes: files to write.
         edits: report lines of the edits.
         files: report lines of the placed files.
+        links: report lines of the links.
     """
 
     changes: list[Change] = field(default_factory=list)
     edits: list[dict[str, Any]] = field(default_factory=list)
     files: list[dict[str, Any]] = field(default_factory=list)
+    links: list[dict[str, Any]] = field(default_factory=list)
 
 
 def check_base(step: dict[str, Any], root: Path = Path("/")) -> list[dict[str, Any]]:
@@ -48,7 +52,7 @@ def check_base(step: dict[str, Any], root: Path = Path("/")) -> list[dict[str, A
 
 
 def apply_step(step: dict[str, Any], folder: Path, root: Path = Path("/")) -> dict[str, Any]:
-    """Applies a step's edits and files, and checks its packages and assertions.
+    """Applies a step's edits, files and links, and checks its packages and assertions.
 
     Args:
         step: the step's JSON, as spec/dockerfile.py writes it.
@@ -56,7 +60,7 @@ def apply_step(step: dict[str, Any], folder: Path, root: Path = Path("/")) -> di
         root: of the image.
 
     Returns:
-        What was done, one entry for each edit, file and check.
+        What was done, one entry for each edit, file, link and check.
 
     Raises:
         BuildError: something does not fit; no file has changed.
@@ -74,12 +78,14 @@ def apply_step(step: dict[str, Any], folder: Path, root: Path = Path("/")) -> di
         *check_versions(step["versions"], found),
         *check_forbidden(tuple(step["removed"]), packages, found),
         *check_nccl(step["versions"], packages, found, root),
+        *check_debian(step["debian"], root),
     ]
     _require("version", f"{name}: after this step the packages are not what the chain says", checks)
     plan = _Plan()
     _plan_edits(plan, step, packages)
     _plan_files(plan, step, folder, root)
-    planned = {change.path: change.content for change in plan.changes}
+    _plan_links(plan, step, root)
+    planned = {change.path: change.content for change in plan.changes if change.link is None}
     asserted = [
         check_assertion(assertion, packages, lambda path: _planned_text(path, planned)) for assertion in step["asserts"]
     ]
@@ -92,6 +98,7 @@ def apply_step(step: dict[str, Any], folder: Path, root: Path = Path("/")) -> di
         "identity": step["identity"],
         "edits": plan.edits,
         "files": plan.files,
+        "links": plan.links,
         "checks": [check.as_json() for check in (*checks, *asserted)],
     }
 
@@ -143,6 +150,14 @@ def _plan_files(plan: _Plan, step: dict[str, Any], folder: Path, root: Path) -> 
             plan.changes.append(Change(target.parent.resolve() / target.name, content, mode))
 
 
+def _plan_links(plan: _Plan, step: dict[str, Any], root: Path) -> None:
+    for link in step["links"]:
+        there = is_made(step["name"], link, root)
+        plan.links.append({**link, "outcome": "already there" if there else "made"})
+        if not there:
+            plan.changes.append(Change(place_of(link, root), link=link["target"]))
+
+
 def _compile(step: str, file: str, content: bytes) -> None:
     """Compiles Python in memory, so that no compiled file is left and a broken edit ends the build here."""
     if not file.endswith(".py"):
@@ -184,5 +199,6 @@ def summary(report: dict[str, Any]) -> str:
     return (
         f"{report['step']}: {done} edits applied, {len(report['edits']) - done} already patched, "
         f"{sum(file['outcome'] == 'placed' for file in report['files'])} files placed, "
+        f"{sum(link['outcome'] == 'made' for link in report['links'])} links made, "
         f"{len(report['checks'])} checks passed"
     )

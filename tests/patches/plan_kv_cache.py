@@ -1,8 +1,8 @@
 """Plans GLM's cache with a drafter by vLLM's own planner on specs made by hand: `plan_kv_cache.py TP BLOCK_TOKENS`.
 
-Runs in vLLM's Python, with the tree to be tried before the others on PYTHONPATH, and prints JSON. The whole planner runs,
-for two ranks of which the second has a GiB less: groups, the check of the longest context, the tensors, and the plan
-anew for the rank that has more.
+Runs in vLLM's Python, with the tree to be tried before the others on PYTHONPATH, and prints JSON. The whole planner
+runs, for two ranks of which the second has a GiB less: groups, the check of the longest context, the tensors, and the
+plan anew for the rank that has more.
 """
 
 # pyright: reportMissingImports=false
