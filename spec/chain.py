@@ -50,7 +50,7 @@ class Edit(Strict):
     """One anchored edit of a text file.
 
     Attributes:
-        file: relative to the chain's packages folder.
+        file: relative to the chain's packages folder, or to a source folder that has its package.
         anchor: the text that is replaced, with its indentation and line ends.
         count: how often the anchor stands in the file before the edit.
         replacement: what stands there afterwards, in each of these places.
@@ -193,7 +193,7 @@ class Assertion(Strict):
     """A fact about a text file after the step; where upstream already has a fix, it is asserted instead of patched.
 
     Attributes:
-        file: relative to the chain's packages folder.
+        file: relative to the chain's packages folder, or to a source folder that has its package.
         contains: text that must stand in it.
         count: how often it must stand there.
         absent: text that must not stand in it.
@@ -265,7 +265,9 @@ class ChainDescription(Strict):
     Attributes:
         purpose: what the image is for.
         base: what the first step starts from, by digest.
-        packages_folder: where vllm lies in the base.
+        packages_folder: where the base has its Python packages and what is known of them.
+        source_folders: where packages lie that are installed from their sources, by the name of their own folder; such
+            as SGLang in its images.
         versions: of packages as the base has them, by name; checked before the first step.
         steps: folders, relative to the chain's own.
     """
@@ -273,8 +275,17 @@ class ChainDescription(Strict):
     purpose: str = Field(min_length=1)
     base: Registry
     packages_folder: str = Field(pattern=r"^/[A-Za-z0-9/_.-]*[A-Za-z0-9_-]$")
+    source_folders: dict[str, str] = {}
     versions: dict[str, str] = Field(min_length=1)
     steps: tuple[str, ...] = Field(min_length=1)
+
+    @field_validator("source_folders")
+    @classmethod
+    def _are_absolute(cls, folders: dict[str, str]) -> dict[str, str]:
+        for name, folder in folders.items():
+            if not re.match(_NAME, name) or not folder.startswith("/") or ".." in PurePosixPath(folder).parts:
+                raise ValueError(f"{name!r}: {folder!r} must be a package's name and an absolute path without `..`")
+        return folders
 
     @field_validator("versions")
     @classmethod
@@ -283,6 +294,10 @@ class ChainDescription(Strict):
             if name != normal_name(name):
                 raise ValueError(f"write {name!r} as {normal_name(name)!r}, so that it is the same key everywhere")
         return versions
+
+    def folder_of(self, file: str) -> str:
+        """Returns the folder of the image that an edit's or assertion's file is relative to."""
+        return self.source_folders.get(PurePosixPath(file).parts[0], self.packages_folder)
 
 
 class FileContent(Strict):
@@ -373,14 +388,15 @@ class PatchChain(Strict):
 
 def base_identity(description: ChainDescription) -> str:
     """Returns the identity that the first step starts from; a tag is for people and does not count."""
-    return content_hash(
-        {
-            "builder": BUILDER_VERSION,
-            "base": description.base.model_dump(mode="json", exclude={"tag"}),
-            "packages_folder": description.packages_folder,
-            "versions": description.versions,
-        }
-    )
+    content: dict[str, Any] = {
+        "builder": BUILDER_VERSION,
+        "base": description.base.model_dump(mode="json", exclude={"tag"}),
+        "packages_folder": description.packages_folder,
+        "versions": description.versions,
+    }
+    if description.source_folders:
+        content["source_folders"] = description.source_folders
+    return content_hash(content)
 
 
 def step_identity(parent: str, step: StepDescription, contents: dict[str, FileContent]) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from runtime.build.debian import apt_commands
 from runtime.build.pip_commands import pip_commands
 from spec.base import Strict, canonical_json
-from spec.chain import Edit, PatchChain, PatchStep, normal_name
+from spec.chain import Assertion, Edit, PatchChain, PatchStep, normal_name
 
 Builder = Literal["buildkit", "classic"]
 
@@ -161,7 +161,7 @@ def step_request(chain: PatchChain, step: PatchStep) -> dict[str, Any]:
         "base_versions": chain.description.versions if step.position == 1 else {},
         "versions": step.versions,
         "removed": sorted(removed),
-        "edits": [edit.model_dump(mode="json") for edit in step.description.edits],
+        "edits": [_in_image(chain, edit.model_dump(mode="json")) for edit in step.description.edits],
         "files": [
             {
                 "source": _sent_name(index),
@@ -173,7 +173,7 @@ def step_request(chain: PatchChain, step: PatchStep) -> dict[str, Any]:
         ],
         "links": [link.model_dump(mode="json") for link in step.description.links],
         "debian": [package.model_dump(mode="json") for package in step.description.debian],
-        "asserts": [assertion.model_dump(mode="json", exclude_none=True) for assertion in step.description.asserts],
+        "asserts": [_asserted(chain, assertion) for assertion in step.description.asserts],
     }
 
 
@@ -188,11 +188,7 @@ def verify_request(chain: PatchChain, expected: Expected) -> dict[str, Any]:
         "edits": _expected_edits(chain),
         "links": [link.model_dump(mode="json") for step in chain.steps for link in step.description.links],
         "debian": _expected_debian(chain),
-        "asserts": [
-            assertion.model_dump(mode="json", exclude_none=True)
-            for step in chain.steps
-            for assertion in step.description.asserts
-        ],
+        "asserts": [_asserted(chain, assertion) for step in chain.steps for assertion in step.description.asserts],
         "capability": expected.capability,
     }
     if expected.entrypoint is not None:
@@ -208,16 +204,25 @@ def _expected_edits(chain: PatchChain) -> list[dict[str, Any]]:
     expected: list[dict[str, Any]] = []
     for index, (name, edit) in enumerate(edits):
         later = [other for _, other in edits[index + 1 :] if other.file == edit.file]
-        expected.append(
-            {
-                "step": name,
-                "file": edit.file,
-                "marker": None if any(_removes(other, edit.marker) for other in later) else edit.marker,
-                "anchor": edit.anchor,
-                "leftover": sum(other.count * other.replacement.count(edit.anchor) for other in (edit, *later)),
-            }
-        )
+        shown = {
+            "step": name,
+            "file": edit.file,
+            "marker": None if any(_removes(other, edit.marker) for other in later) else edit.marker,
+            "anchor": edit.anchor,
+            "leftover": sum(other.count * other.replacement.count(edit.anchor) for other in (edit, *later)),
+        }
+        expected.append(_in_image(chain, shown))
     return expected
+
+
+def _asserted(chain: PatchChain, assertion: Assertion) -> dict[str, Any]:
+    return _in_image(chain, assertion.model_dump(mode="json", exclude_none=True))
+
+
+def _in_image(chain: PatchChain, entry: dict[str, Any]) -> dict[str, Any]:
+    """Adds the folder that an entry's file is in, where that is not the packages folder."""
+    folder = chain.description.folder_of(entry["file"])
+    return entry if folder == chain.description.packages_folder else entry | {"folder": folder}
 
 
 def _expected_debian(chain: PatchChain) -> list[dict[str, Any]]:

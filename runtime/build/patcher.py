@@ -14,7 +14,7 @@ from runtime.build.edits import ALREADY_PATCHED, Edit, apply_edits
 from runtime.build.errors import BuildError
 from runtime.build.links import is_made, place_of
 from runtime.build.packages import installed
-from runtime.build.texts import check_assertion, read_text
+from runtime.build.texts import check_assertion, path_of, read_text
 from runtime.build.verify import check_forbidden, check_nccl, check_versions
 
 
@@ -82,12 +82,13 @@ def apply_step(step: dict[str, Any], folder: Path, root: Path = Path("/")) -> di
     ]
     _require("version", f"{name}: after this step the packages are not what the chain says", checks)
     plan = _Plan()
-    _plan_edits(plan, step, packages)
+    _plan_edits(plan, step, packages, root)
     _plan_files(plan, step, folder, root)
     _plan_links(plan, step, root)
     planned = {change.path: change.content for change in plan.changes if change.link is None}
     asserted = [
-        check_assertion(assertion, packages, lambda path: _planned_text(path, planned)) for assertion in step["asserts"]
+        check_assertion(assertion, packages, root, lambda path: _planned_text(path, planned))
+        for assertion in step["asserts"]
     ]
     _require("assertion", f"{name}: an assertion does not hold", asserted)
     replace_all(plan.changes)
@@ -103,16 +104,17 @@ def apply_step(step: dict[str, Any], folder: Path, root: Path = Path("/")) -> di
     }
 
 
-def _plan_edits(plan: _Plan, step: dict[str, Any], packages: Path) -> None:
+def _plan_edits(plan: _Plan, step: dict[str, Any], packages: Path, root: Path) -> None:
     by_file: dict[Path, list[Edit]] = {}
     for edit in step["edits"]:
-        by_file.setdefault((packages / edit["file"]).resolve(), []).append(Edit(**edit))
+        content = {key: value for key, value in edit.items() if key != "folder"}
+        by_file.setdefault(path_of(edit, packages, root).resolve(), []).append(Edit(**content))
     for path, edits in by_file.items():
         file, text = edits[0].file, read_text(path)
         if text is None:
             raise BuildError(
                 "file-absent",
-                f"{step['name']}: {file}: there is no such file in {step['packages_folder']}\n"
+                f"{step['name']}: {file}: there is no such file in {_folder_of(step, file)}\n"
                 "Way out: this base has the code elsewhere or not at all: correct the path, or leave the step out.",
             )
         edited, outcomes = apply_edits(step["name"], text, edits)
@@ -124,6 +126,12 @@ def _plan_edits(plan: _Plan, step: dict[str, Any], packages: Path) -> None:
             content = edited.encode("utf-8", "surrogateescape")
             _compile(step["name"], file, content)
             plan.changes.append(Change(path, content))
+
+
+def _folder_of(step: dict[str, Any], file: str) -> str:
+    return next(
+        (edit["folder"] for edit in step["edits"] if edit["file"] == file and "folder" in edit), step["packages_folder"]
+    )
 
 
 def _plan_files(plan: _Plan, step: dict[str, Any], folder: Path, root: Path) -> None:

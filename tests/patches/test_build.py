@@ -27,7 +27,7 @@ def make_root(root: Path, chain: PatchChain) -> Path:
     packages = root / chain.description.packages_folder.lstrip("/")
     named = [entry.file for step in chain.steps for entry in (*step.description.edits, *step.description.asserts)]
     for file in dict.fromkeys(named):
-        target = packages / file
+        target = root / chain.description.folder_of(file).lstrip("/") / file
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(patched(chain.name).folder(file) / path_in_releases(file), target)
     set_versions(packages, chain.description.versions)

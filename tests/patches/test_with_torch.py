@@ -13,7 +13,7 @@ from spec.kv_cache import CacheSettings, KvCachePlan, plan_kv_cache
 from tests.conftest import VllmTree
 from tests.patches.patched import ensure_sources_once, patched
 from tests.unit.test_kv_cache import DFLASH2, GLM
-from tools.patch_sources import PATCHES
+from tools.patch_sources import PATCHES, ensure_tool
 
 HERE = Path(__file__).parent
 PLANNER = "vllm/v1/core/kv_cache_utils.py"
@@ -40,6 +40,7 @@ def run(tree: VllmTree, arguments: list[str], **folders: Path) -> Any:
             "PYTHONPATH": ":".join([*(name for name in readable if name == "/tried"), "/opt/vllm"]),
             "VLLM_CACHE_ROOT": "/tmp/vllm",
             "VLLM_TARGET_DEVICE": "cpu",
+            "TRITON_INTERPRET": "1",
             "VLLM_PLE_MMAP": "1",
             "VLLM_PLE_MMAP_PREWARM": "1",
         },
@@ -175,6 +176,19 @@ def test_the_groups_are_those_of_the_release_that_forms_them_itself(
     requests = [plan.bytes_of_a_request // plan.bytes_per_block for plan in (patched_0_31, stock_0_32)]
     assert requests[0] == requests[1]
     assert patched_0_31.bytes_per_block > stock_0_32.bytes_per_block
+
+
+def test_the_kernel_of_sparse_attention_answers_as_attention_is_defined(vllm_tree: VllmTree) -> None:
+    """In Triton's interpreter, without a GPU: other row lengths than a tile, none, and the whole budget."""
+    arguments = ["/checks/attend.py", "/steps/qsa-triton/qsa_packed_attention.py"]
+    answer = run(vllm_tree, arguments, tried=ensure_tool("triton"))
+    assert set(answer["differences"]) == {"one rank", "two ranks", "full budget"}
+    assert all(difference < 2e-3 for difference in answer["differences"].values()), answer["differences"]
+    refusals = answer["refusals"]
+    assert "one query a row: 2" in refusals["two queries a row"]
+    assert "leave out --kv-cache-dtype" in refusals["FP8 keys"]
+    assert "does not take these shapes" in refusals["head of 192"]
+    assert "contiguous" in refusals["strided"]
 
 
 def test_rows_of_the_table_come_from_the_files(vllm_tree: VllmTree, tmp_path: Path) -> None:

@@ -14,7 +14,17 @@ from runtime.build.debian import apt_commands
 from runtime.build.pip_commands import PIP, pip_commands
 from spec.chain import PatchChain, step_content
 from spec.chain_files import read_chain
-from spec.dockerfile import RECORDS, TOOLS, VERIFY_REPORT, Expected, Start, build_context, report_label, verify_request
+from spec.dockerfile import (
+    RECORDS,
+    TOOLS,
+    VERIFY_REPORT,
+    Expected,
+    Start,
+    build_context,
+    report_label,
+    step_request,
+    verify_request,
+)
 from spec.errors import SpecificationError
 
 PROJECT = Path(__file__).parents[2]
@@ -167,6 +177,29 @@ def test_another_base_changes_every_identity(folders: Folders, change: dict[str,
     before = identities(folders)
     folders.write_chain(chain_data("gate", "../steps/tile", "template", **change))
     assert changed(before, identities(folders)) == [0, 1, 2]
+
+
+def test_a_source_folder_counts_where_there_is_one(folders: Folders) -> None:
+    before = identities(folders)
+    data = chain_data("gate", "../steps/tile", "template", source_folders={"sglang": "/sgl-workspace/sglang/python"})
+    folders.write_chain(data)
+    assert changed(before, identities(folders)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("folder", ["relative", "/a/../b"])
+def test_a_source_folder_is_an_absolute_path(folders: Folders, folder: str) -> None:
+    folders.write_chain(chain_data("gate", source_folders={"sglang": folder}))
+    assert "source_folders" in folders.refusal()
+
+
+def test_what_is_sent_says_where_a_file_of_a_source_folder_is(folders: Folders) -> None:
+    folders.write_chain(chain_data("gate", source_folders={"sglang": "/sgl-workspace/sglang/python"}))
+    there = EDIT | {"file": "sglang/a.py"}
+    folders.write_step("gate", step_data(edits=[EDIT, there], asserts=[{"file": "sglang/a.py", "contains": "x"}]))
+    chain = folders.read()
+    for request in (step_request(chain, chain.steps[0]), verify_request(chain, Expected())):
+        assert [edit.get("folder") for edit in request["edits"]] == [None, "/sgl-workspace/sglang/python"]
+        assert [assertion["folder"] for assertion in request["asserts"]] == ["/sgl-workspace/sglang/python"]
 
 
 def test_order_counts(folders: Folders) -> None:

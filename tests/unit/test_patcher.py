@@ -180,6 +180,17 @@ def test_a_step_that_took_nccl_down_ends_the_build_with_the_version_and_its_name
     assert "nvidia-nccl-cu13: failed: 2.29.7, must be: 2.30.7" in str(error)
 
 
+def test_a_file_of_a_source_folder_is_edited_and_asserted_there(root: Path) -> None:
+    source = root / "src/sglang/a.py"
+    source.parent.mkdir(parents=True)
+    source.write_text(BEFORE)
+    there = edit("sglang/a.py", folder="/src")
+    asserted = {"file": "sglang/a.py", "contains": "(9, 12)", "count": 1, "folder": "/src"}
+    apply(root, edits=[there], asserts=[asserted])
+    assert source.read_text() == AFTER
+    assert "there is no such file in /src\n" in str(refusal(root, edits=[edit("sglang/b.py", folder="/src")]))
+
+
 LINK = {"path": "/usr/local/cuda/include/nvrtc.h", "target": "/packages/vllm/a.py"}
 
 
