@@ -11,7 +11,7 @@ import pytest
 from spec.arithmetic import GIB
 from spec.kv_cache import CacheSettings, KvCachePlan, plan_kv_cache
 from tests.conftest import VllmTree
-from tests.patches.patched import ensure_sources_once, patched
+from tests.patches.patched import ensure_sources_once, original, patched
 from tests.unit.test_kv_cache import DFLASH2, GLM
 from tools.patch_sources import PATCHES, ensure_tool
 
@@ -176,6 +176,19 @@ def test_the_groups_are_those_of_the_release_that_forms_them_itself(
     requests = [plan.bytes_of_a_request // plan.bytes_per_block for plan in (patched_0_31, stock_0_32)]
     assert requests[0] == requests[1]
     assert patched_0_31.bytes_per_block > stock_0_32.bytes_per_block
+
+
+def test_the_ring_of_sparse_attention_is_not_the_block_of_the_cache(
+    vllm_tree: VllmTree, patched_tree: Path, tmp_path: Path
+) -> None:
+    """What mamba-upstream asserts: 0.31.0's engine, on the groups that its planner makes of Qwen's layers."""
+    core = "vllm/v1/engine/core.py"
+    answer = run(vllm_tree, ["/checks/block_size.py", f"/tried/{core}"], tried=patched_tree)
+    assert answer == {"groups": [[8, False], [1616, True]], "block": 1616}
+    # The engine of 0.29.0, on the same groups, takes the ring's.
+    (tmp_path / "core.py").write_text(original("vllm", "0.29.0", core), encoding="utf-8")
+    older = run(vllm_tree, ["/checks/block_size.py", "/older/core.py"], tried=patched_tree, older=tmp_path)
+    assert older["block"] == 8
 
 
 def test_the_kernel_of_sparse_attention_answers_as_attention_is_defined(vllm_tree: VllmTree) -> None:
