@@ -9,11 +9,13 @@ from typing import Any
 
 from runtime.build.atomic import Change, replace_all
 from runtime.build.checks import Check
+from runtime.build.debian import check_debian
 from runtime.build.edits import ALREADY_PATCHED, Edit, apply_edits
 from runtime.build.errors import BuildError
 from runtime.build.libraries import NCCL_LIBRARY, nccl_version
+from runtime.build.links import is_made, place_of
 from runtime.build.packages import Distribution, installed
-from runtime.build.texts import check_assertion, read_text
+from runtime.build.texts import check_assertion, path_of, read_text
 from runtime.build.verify import NCCL_PREFIX, check_forbidden, check_nccl, check_versions
 
 
@@ -25,11 +27,13 @@ class _Plan:
         changes: files to write.
         edits: report lines of the edits.
         files: report lines of the placed files.
+        links: report lines of the links.
     """
 
     changes: list[Change] = field(default_factory=list)
     edits: list[dict[str, Any]] = field(default_factory=list)
     files: list[dict[str, Any]] = field(default_factory=list)
+    links: list[dict[str, Any]] = field(default_factory=list)
 
 
 def check_base(step: dict[str, Any], root: Path = Path("/")) -> list[dict[str, Any]]:
@@ -49,7 +53,7 @@ def check_base(step: dict[str, Any], root: Path = Path("/")) -> list[dict[str, A
 
 
 def apply_step(step: dict[str, Any], folder: Path, root: Path = Path("/")) -> dict[str, Any]:
-    """Applies a step's edits and files, and checks its packages and assertions.
+    """Applies a step's edits, files and links, and checks its packages and assertions.
 
     Args:
         step: the step's JSON, as spec/dockerfile.py writes it.
@@ -57,7 +61,7 @@ def apply_step(step: dict[str, Any], folder: Path, root: Path = Path("/")) -> di
         root: of the image.
 
     Returns:
-        What was done, one entry for each edit, file and check.
+        What was done, one entry for each edit, file, link and check.
 
     Raises:
         BuildError: something does not fit; no file has changed.
@@ -75,14 +79,17 @@ def apply_step(step: dict[str, Any], folder: Path, root: Path = Path("/")) -> di
         *check_versions(step["versions"], found),
         *check_forbidden(tuple(step["removed"]), packages, found),
         *check_nccl(step["versions"], packages, found, root),
+        *check_debian(step["debian"], root),
     ]
     _require("version", f"{name}: after this step the packages are not what the chain says", checks)
     plan = _Plan()
-    _plan_edits(plan, step, packages)
+    _plan_edits(plan, step, packages, root)
     _plan_files(plan, step, folder, root, _nccl_versions(step, found))
-    planned = {change.path: change.content for change in plan.changes}
+    _plan_links(plan, step, root)
+    planned = {change.path: change.content for change in plan.changes if change.link is None}
     asserted = [
-        check_assertion(assertion, packages, lambda path: _planned_text(path, planned)) for assertion in step["asserts"]
+        check_assertion(assertion, packages, root, lambda path: _planned_text(path, planned))
+        for assertion in step["asserts"]
     ]
     _require("assertion", f"{name}: an assertion does not hold", asserted)
     replace_all(plan.changes)
@@ -93,20 +100,22 @@ def apply_step(step: dict[str, Any], folder: Path, root: Path = Path("/")) -> di
         "identity": step["identity"],
         "edits": plan.edits,
         "files": plan.files,
+        "links": plan.links,
         "checks": [check.as_json() for check in (*checks, *asserted)],
     }
 
 
-def _plan_edits(plan: _Plan, step: dict[str, Any], packages: Path) -> None:
+def _plan_edits(plan: _Plan, step: dict[str, Any], packages: Path, root: Path) -> None:
     by_file: dict[Path, list[Edit]] = {}
     for edit in step["edits"]:
-        by_file.setdefault((packages / edit["file"]).resolve(), []).append(Edit(**edit))
+        content = {key: value for key, value in edit.items() if key != "folder"}
+        by_file.setdefault(path_of(edit, packages, root).resolve(), []).append(Edit(**content))
     for path, edits in by_file.items():
         file, text = edits[0].file, read_text(path)
         if text is None:
             raise BuildError(
                 "file-absent",
-                f"{step['name']}: {file}: there is no such file in {step['packages_folder']}\n"
+                f"{step['name']}: {file}: there is no such file in {_folder_of(step, file)}\n"
                 "Way out: this base has the code elsewhere or not at all: correct the path, or leave the step out.",
             )
         edited, outcomes = apply_edits(step["name"], text, edits)
@@ -118,6 +127,12 @@ def _plan_edits(plan: _Plan, step: dict[str, Any], packages: Path) -> None:
             content = edited.encode("utf-8", "surrogateescape")
             _compile(step["name"], file, content)
             plan.changes.append(Change(path, content))
+
+
+def _folder_of(step: dict[str, Any], file: str) -> str:
+    return next(
+        (edit["folder"] for edit in step["edits"] if edit["file"] == file and "folder" in edit), step["packages_folder"]
+    )
 
 
 def _plan_files(plan: _Plan, step: dict[str, Any], folder: Path, root: Path, nccl: dict[str, str]) -> None:
@@ -164,6 +179,14 @@ def _require_same_nccl(step: str, target: str, source: Path, versions: dict[str,
         )
 
 
+def _plan_links(plan: _Plan, step: dict[str, Any], root: Path) -> None:
+    for link in step["links"]:
+        there = is_made(step["name"], link, root)
+        plan.links.append({**link, "outcome": "already there" if there else "made"})
+        if not there:
+            plan.changes.append(Change(place_of(link, root), link=link["target"]))
+
+
 def _compile(step: str, file: str, content: bytes) -> None:
     """Compiles Python in memory, so that no compiled file is left and a broken edit ends the build here."""
     if not file.endswith(".py"):
@@ -205,5 +228,6 @@ def summary(report: dict[str, Any]) -> str:
     return (
         f"{report['step']}: {done} edits applied, {len(report['edits']) - done} already patched, "
         f"{sum(file['outcome'] == 'placed' for file in report['files'])} files placed, "
+        f"{sum(link['outcome'] == 'made' for link in report['links'])} links made, "
         f"{len(report['checks'])} checks passed"
     )
