@@ -63,7 +63,7 @@ def engines_block(core: Path, groups: list[Any]) -> int:
         and ast.unparse(node.test) == "kv_cache_groups"
         and "cache_config.block_size" in ast.unparse(node)
     ]
-    assignments = [node for node in body if isinstance(node, ast.Assign)]
+    assignments: list[ast.stmt] = [node for node in body if isinstance(node, ast.Assign)]
     cache = SimpleNamespace(block_size=BLOCK)
     names = {"kv_cache_groups": groups, "vllm_config": SimpleNamespace(cache_config=cache)}
     exec(compile(ast.Module(assignments, []), str(core), "exec"), names)
