@@ -14,7 +14,7 @@ from pydantic import Field, field_validator, model_validator
 
 from spec.base import Strict, content_hash
 from spec.errors import Problem, SpecificationError
-from spec.image import Registry
+from spec.image import Registry, base_reference
 
 # Raised when runtime/build/ makes something else from the same step; part of every identity.
 BUILDER_VERSION = 1
@@ -259,12 +259,39 @@ class StepDescription(Strict):
         return self
 
 
+class Debootstrap(Strict):
+    """A base made on the controller from Debian packages; its identity is this recipe. The lab's chains start from one.
+
+    Attributes:
+        suite: Debian release.
+        packages: what is installed beside the minimal system.
+        vllm: version of vLLM for processors whose Python files lie in the packages folder; none without vLLM.
+        recipe_version: raised when the builder in lab/ changes what it makes from the same recipe.
+    """
+
+    suite: str = Field(pattern=r"^[a-z]+$")
+    packages: tuple[str, ...]
+    vllm: str | None = None
+    recipe_version: int = 1
+
+    @property
+    def identity(self) -> str:
+        """Hash of the recipe, 64 hexadecimal digits."""
+        return content_hash(self.model_dump(mode="json"))
+
+    @property
+    def reference(self) -> str:
+        """The tag under which a node keeps it."""
+        return base_reference(self.model_dump(mode="json"))
+
+
 class ChainDescription(Strict):
     """What a chain.yaml says.
 
     Attributes:
         purpose: what the image is for.
         base: what the first step starts from, by digest.
+        debootstrap: what it starts from instead, where the lab makes its base.
         packages_folder: where the base has its Python packages and what is known of them.
         source_folders: where packages lie that are installed from their sources, by the name of their own folder; such
             as SGLang in its images.
@@ -273,7 +300,8 @@ class ChainDescription(Strict):
     """
 
     purpose: str = Field(min_length=1)
-    base: Registry
+    base: Registry | None = None
+    debootstrap: Debootstrap | None = None
     packages_folder: str = Field(pattern=r"^/[A-Za-z0-9/_.-]*[A-Za-z0-9_-]$")
     source_folders: dict[str, str] = {}
     versions: dict[str, str] = Field(min_length=1)
@@ -294,6 +322,19 @@ class ChainDescription(Strict):
             if name != normal_name(name):
                 raise ValueError(f"write {name!r} as {normal_name(name)!r}, so that it is the same key everywhere")
         return versions
+
+    @model_validator(mode="after")
+    def _starts_from_one_base(self) -> "ChainDescription":
+        if (self.base is None) == (self.debootstrap is None):
+            raise ValueError("a chain starts from exactly one of the keys base (a registry's image) and debootstrap")
+        return self
+
+    @property
+    def origin(self) -> Registry | Debootstrap:
+        """What the first step starts from."""
+        origin = self.base or self.debootstrap
+        assert origin is not None
+        return origin
 
     def folder_of(self, file: str) -> str:
         """Returns the folder of the image that an edit's or assertion's file is relative to."""
@@ -356,6 +397,26 @@ class PatchStep(Strict):
         """Names the step in paths and labels."""
         return f"{self.position:02d}-{self.name}"
 
+    @property
+    def reference(self) -> str:
+        """The tag under which the node that builds keeps the image of this step and all before it."""
+        return f"gb10-serving/step:{self.identity[:16]}"
+
+    @property
+    def changes(self) -> dict[str, str]:
+        """What goes into the step, by readable names, each with its hash: a preview shows which one differs."""
+        content = step_content(self.description, self.contents)
+        parts = [(f"edit of {edit['file']}, {edit['marker']}", edit) for edit in content["edits"]]
+        parts += [(f"file {file['target']}", file) for file in content["files"]]
+        parts += [("packages", content["packages"])] if content["packages"] else []
+        parts += [(f"assertion on {fact['file']}", fact) for fact in content["asserts"]]
+        return {name: content_hash([part for other, part in parts if other == name])[:16] for name, _ in parts}
+
+    @property
+    def needs_network(self) -> bool:
+        """Whether the build of this step fetches something."""
+        return bool(self.description.packages and self.description.packages.install)
+
 
 class PatchChain(Strict):
     """A chain, resolved: steps in order, each with its identity.
@@ -380,17 +441,12 @@ class PatchChain(Strict):
         """Versions of packages in the finished image, by normalised name."""
         return self.steps[-1].versions
 
-    def reference(self, until: int | None = None) -> str:
-        """The tag under which the image of the first steps is known; it carries the identity."""
-        identity = self.steps[until - 1].identity if until is not None else self.identity
-        return f"gb10-serving/chain:{identity[:16]}"
-
 
 def base_identity(description: ChainDescription) -> str:
     """Returns the identity that the first step starts from; a tag is for people and does not count."""
     content: dict[str, Any] = {
         "builder": BUILDER_VERSION,
-        "base": description.base.model_dump(mode="json", exclude={"tag"}),
+        "base": description.origin.model_dump(mode="json", exclude={"tag"}),
         "packages_folder": description.packages_folder,
         "versions": description.versions,
     }

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from runtime.build.debian import apt_commands
 from runtime.build.pip_commands import pip_commands
-from spec.base import Strict, canonical_json
+from spec.base import Strict, canonical_json, content_hash
 from spec.chain import Assertion, Edit, PatchChain, PatchStep, normal_name
 
 Builder = Literal["buildkit", "classic"]
@@ -24,6 +24,7 @@ VERIFY_REPORT = f"{RECORDS}/verify.json"
 
 LABEL_PREFIX = "gb10-serving"
 IDENTITY_LABEL = f"{LABEL_PREFIX}.chain.identity"
+NAME_LABEL = f"{LABEL_PREFIX}.chain.name"
 VERIFY_LABEL = f"{LABEL_PREFIX}.verify"
 
 # All of runtime/build/ and the packages that it lies in; each step carries them, so that it needs nothing of another.
@@ -117,27 +118,39 @@ def build_context(
         runtime: the folder runtime/ of this project.
         builder: which one the node has.
         until: how many steps the image has; all of them, and then the verification, if none is given.
-        start: an image with earlier steps to build on; the chain's base if none is given.
+        start: an image with earlier steps to build on; the base, as the node keeps it, if none is given.
         expected: of the finished image.
 
     Raises:
         ValueError: the steps asked for are not in the chain, or the start already has them.
     """
     last, first = len(chain.steps) if until is None else until, start.steps if start else 0
-    if not 0 <= first < last <= len(chain.steps):
+    if not 0 <= first <= last <= len(chain.steps) or first == until:
         raise ValueError(f"steps {first + 1} to {last} are no part of a chain of {len(chain.steps)} steps")
-    lines = [f"FROM {start.reference if start else chain.description.base.pull_reference}"]
+    lines = [f"FROM {start.reference if start else chain.description.origin.reference}"]
     files: list[ContextFile] = []
     for step in chain.steps[first:last]:
         lines += _step_lines(step, builder)
         files += _step_files(chain, step, runtime)
-    if last == len(chain.steps):
+    identity = chain.steps[last - 1].identity
+    if until is None:
+        identity = finished_identity(chain, expected or Expected())
         lines += _layer("verify", [_tool("verify", "verify.json", "--report", VERIFY_REPORT)], builder)
         request = verify_request(chain, expected or Expected())
         files += [*_tools("verify", runtime), ContextFile(path="verify/verify.json", text=_json(request))]
-    lines.append(_label(IDENTITY_LABEL, chain.steps[last - 1].identity))
+    lines += [_label(NAME_LABEL, chain.name), _label(IDENTITY_LABEL, identity)]
     files.sort(key=lambda file: file.path)
     return BuildContext(dockerfile="\n".join(lines) + "\n", files=tuple(files))
+
+
+def finished_identity(chain: PatchChain, expected: Expected) -> str:
+    """Returns the identity of a chain's verified image: all steps, and what it was verified to be."""
+    return content_hash({"chain": chain.identity, "expected": expected.model_dump(mode="json")})
+
+
+def finished_reference(chain: PatchChain, expected: Expected) -> str:
+    """Returns the tag of a chain's verified image; it carries the identity."""
+    return f"gb10-serving/chain:{finished_identity(chain, expected)[:16]}"
 
 
 def report_label(reference: str, report: str) -> str:

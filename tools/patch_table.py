@@ -12,9 +12,9 @@ from typing import Any
 
 from ops.places import PROJECT
 from runtime.build.texts import check_assertion, read_text
-from spec.catalog import read_yaml
 from spec.chain import ChainDescription, Edit, StepDescription
 from spec.chain_files import read_step
+from spec.yaml_files import read_yaml
 from tools.patch_sources import PATCHES, ensure_sources, path_in_releases, releases, stand_in
 
 TABLE = PROJECT / "docs" / "patches.md"
@@ -64,8 +64,8 @@ class Chain:
 
     @property
     def is_pinned(self) -> bool:
-        """Whether its base has a digest."""
-        return self.description.base.digest != _ANY_DIGEST
+        """Whether its base is known by content."""
+        return self.description.base is None or self.description.base.digest != _ANY_DIGEST
 
 
 def read_chains() -> list[Chain]:
@@ -75,7 +75,8 @@ def read_chains() -> list[Chain]:
 
 def _read_chain(folder: Path) -> Chain:
     written = read_yaml(folder / "chain.yaml", f"patches/{folder.name}/chain.yaml")
-    written["base"] = {"digest": _ANY_DIGEST} | written["base"]
+    if "base" in written:
+        written["base"] = {"digest": _ANY_DIGEST} | written["base"]
     description = ChainDescription.model_validate(written)
     steps = [read_step(folder / step, PATCHES) for step in description.steps]
     return Chain(folder.name, description, {step.name: step.description for step in steps})

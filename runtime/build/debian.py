@@ -38,16 +38,12 @@ def installed_versions(root: Path) -> dict[str, set[str]]:
     record = root / _STATUS
     text = record.read_text(encoding="utf-8", errors="surrogateescape") if record.is_file() else ""
     for stanza in text.split("\n\n"):
-        fields = _fields(stanza)
+        # A line that starts with a space goes on with the field before it.
+        lines = (line.partition(": ") for line in stanza.splitlines() if not line.startswith((" ", "\t")))
+        fields = {name: value for name, _, value in lines}
         if fields.get("Status", "").endswith(_INSTALLED):
             found.setdefault(fields["Package"], set()).add(fields["Version"])
     return found
-
-
-def _fields(stanza: str) -> dict[str, str]:
-    """Returns a package's fields; a line that starts with a space goes on with the field before it."""
-    pairs = (line.partition(": ") for line in stanza.splitlines() if not line.startswith((" ", "\t")))
-    return {name: value for name, _, value in pairs}
 
 
 def check_debian(packages: list[dict[str, Any]], root: Path) -> list[Check]:

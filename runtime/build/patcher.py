@@ -12,10 +12,11 @@ from runtime.build.checks import Check
 from runtime.build.debian import check_debian
 from runtime.build.edits import ALREADY_PATCHED, Edit, apply_edits
 from runtime.build.errors import BuildError
+from runtime.build.libraries import NCCL_LIBRARY, nccl_version
 from runtime.build.links import is_made, place_of
-from runtime.build.packages import installed
+from runtime.build.packages import Distribution, installed
 from runtime.build.texts import check_assertion, path_of, read_text
-from runtime.build.verify import check_forbidden, check_nccl, check_versions
+from runtime.build.verify import NCCL_PREFIX, check_forbidden, check_nccl, check_versions
 
 
 @dataclass
@@ -83,7 +84,7 @@ def apply_step(step: dict[str, Any], folder: Path, root: Path = Path("/")) -> di
     _require("version", f"{name}: after this step the packages are not what the chain says", checks)
     plan = _Plan()
     _plan_edits(plan, step, packages, root)
-    _plan_files(plan, step, folder, root)
+    _plan_files(plan, step, folder, root, _nccl_versions(step, found))
     _plan_links(plan, step, root)
     planned = {change.path: change.content for change in plan.changes if change.link is None}
     asserted = [
@@ -134,7 +135,7 @@ def _folder_of(step: dict[str, Any], file: str) -> str:
     )
 
 
-def _plan_files(plan: _Plan, step: dict[str, Any], folder: Path, root: Path) -> None:
+def _plan_files(plan: _Plan, step: dict[str, Any], folder: Path, root: Path, nccl: dict[str, str]) -> None:
     for file in step["files"]:
         content, target = (folder / file["source"]).read_bytes(), root / file["target"].lstrip("/")
         digest = hashlib.sha256(content).hexdigest()
@@ -151,11 +152,31 @@ def _plan_files(plan: _Plan, step: dict[str, Any], folder: Path, root: Path) -> 
                 "Way out: edit the file in the step's folder instead.",
             )
         _compile(step["name"], file["target"], content)
+        _require_same_nccl(step["name"], file["target"], folder / file["source"], nccl)
         mode = int(file["mode"], 8)
         there = target.is_file() and target.read_bytes() == content and target.stat().st_mode & 0o7777 == mode
         plan.files.append({"target": file["target"], "outcome": "already there" if there else "placed"})
         if not there:
             plan.changes.append(Change(target.parent.resolve() / target.name, content, mode))
+
+
+def _nccl_versions(step: dict[str, Any], found: dict[str, list[Distribution]]) -> dict[str, str]:
+    """Returns which NCCL the chain pins, and which one is installed where it pins none."""
+    versions = {name: distributions[0].version for name, distributions in found.items()} | step["versions"]
+    return {name: version for name, version in versions.items() if name.startswith(NCCL_PREFIX)}
+
+
+def _require_same_nccl(step: str, target: str, source: Path, versions: dict[str, str]) -> None:
+    """Refuses a libnccl of another version than its package: it would be found when ranks meet, or never."""
+    if not versions or not Path(target).name.startswith(NCCL_LIBRARY):
+        return
+    real = nccl_version(source)
+    if real not in {".".join(version.split(".")[:3]) for version in versions.values()}:
+        raise BuildError(
+            "version",
+            f"{step}: {target}: the file placed is NCCL {real}, the image has {versions}\n"
+            "Way out: place the library of that version, or change the package and its pin in this step.",
+        )
 
 
 def _plan_links(plan: _Plan, step: dict[str, Any], root: Path) -> None:

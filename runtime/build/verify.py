@@ -25,7 +25,7 @@ _KERNEL_CACHES = ("root/.cache/flashinfer",)
 
 _CUTLASS_PREFIX = "nvidia-cutlass-dsl"
 _CUTLASS_LAST = "nvidia-cutlass-dsl-libs-cu"
-_NCCL_PREFIX = "nvidia-nccl-cu"
+NCCL_PREFIX = "nvidia-nccl-cu"
 _SYSTEM_LIBRARIES = ("usr/lib", "usr/local/lib", "usr/local/cuda/lib64", "opt")
 _SHOWN_PREFIXES = (
     "vllm",
@@ -111,8 +111,8 @@ def check_nccl(
     A copy of the distribution (vLLM's own images install libnccl2 for its headers) is reported but does not fail: torch
     loads its own first, and later loads of the same name get that one.
     """
-    names = {name: version for name, version in expected.items() if name.startswith(_NCCL_PREFIX)}
-    installed_names = {name: items[0].version for name, items in found.items() if name.startswith(_NCCL_PREFIX)}
+    names = {name: version for name, version in expected.items() if name.startswith(NCCL_PREFIX)}
+    installed_names = {name: items[0].version for name, items in found.items() if name.startswith(NCCL_PREFIX)}
     own = nccl_libraries([packages])
     checks = [
         Check(library, "noted", f"NCCL {version} of the distribution; torch loads the one of its package")
