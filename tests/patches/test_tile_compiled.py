@@ -1,12 +1,12 @@
 """What a block needs by the header itself: its own structure and choice, compiled for this machine, without a GPU."""
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from lab.packages import ensure
 from runtime.build.edits import apply_edits
 from tests.patches.patched import as_built, original
 from tests.patches.test_tile import HEADER, all_edits, edited, shared_bytes
@@ -21,7 +21,6 @@ STEPS = {
 }
 GB10_PER_MULTIPROCESSOR, GB10_PER_BLOCK = 102_400, 101_376
 LARGER = (167_936, 233_472)  # A100 and H100
-COMPILER = shutil.which("g++") or shutil.which("clang++")
 PROGRAM = """
 #include <cstdint>
 #include <cstdio>
@@ -64,8 +63,8 @@ def compiled(text: str, folder: Path) -> Path:
     }
     source, program = folder / "tile.cpp", folder / "tile"
     source.write_text(PROGRAM % pieces, encoding="utf-8")
-    assert COMPILER is not None
-    subprocess.run([COMPILER, "-std=c++17", "-o", str(program), str(source)], check=True, capture_output=True)
+    ensure(["g++"], ["g++"], "to compile a header of FlashInfer", print)
+    subprocess.run(["g++", "-std=c++17", "-o", str(program), str(source)], check=True, capture_output=True)
     return program
 
 
@@ -75,7 +74,6 @@ def needs(program: Path, per_multiprocessor: int) -> list[tuple[int, int]]:
     return [(int(tile), int(size)) for tile, size in (line.split() for line in shown.splitlines())]
 
 
-@pytest.mark.skipif(COMPILER is None, reason="this machine has no C++ compiler")
 @pytest.mark.parametrize(("release", "step"), STEPS.items())
 def test_bytes_of_a_block_by_the_header_itself(release: str, step: str, tmp_path: Path) -> None:
     before = original("flashinfer", release, HEADER)
@@ -92,7 +90,6 @@ def test_bytes_of_a_block_by_the_header_itself(release: str, step: str, tmp_path
         assert needs(patched_program, larger) == needs(stock_program, larger)
 
 
-@pytest.mark.skipif(COMPILER is None, reason="this machine has no C++ compiler")
 @pytest.mark.parametrize("release", ["0.7.2.post1", "0.7.4"])
 def test_python_works_out_what_the_compiled_header_needs(release: str, tmp_path: Path) -> None:
     program = compiled(edited(HEADER, release, [0]), tmp_path)
