@@ -13,6 +13,7 @@ from runtime.node.image_store import (
     image_store,
     layers_of,
     local_images,
+    name_of,
     refuse_other_architecture,
 )
 from runtime.node.progress import tell
@@ -89,7 +90,7 @@ def _usable(image: dict[str, Any], count: int, store: ImageStore, storage_folder
         blobs = saved_image(image, store, storage_folder).layers[:count]
     except NodeTaskError as error:
         # Some blob of it is gone, or it is for another platform: what is here of it does not make a new image.
-        tell(f"layers of {image['Id']} cannot be used again: {error}")
+        tell(f"layers of {name_of(image)} cannot be used again: {error}")
         return Held(0)
     present = [blob.size_bytes is not None and blob.digest is not None for blob in blobs]
     usable = present.index(False) if False in present else count

@@ -44,7 +44,7 @@ def image_store() -> ImageStore:
     if not told.get("ServerVersion"):
         raise NodeTaskError(f"Docker does not answer on this node: {told.get('ServerErrors')}; start it")
     kind = CONTAINERD if ["driver-type", _CONTAINERD_DRIVER] in (told.get("DriverStatus") or []) else CLASSIC
-    machine, root = told["Architecture"], Path(told["DockerRootDir"])
+    machine, root = str(told["Architecture"]), Path(told["DockerRootDir"])
     system = kind == CONTAINERD and _SYSTEM_CONTAINERD_SOCKET.exists() and _SYSTEM_CONTAINERD_FOLDER.is_dir()
     folder = _SYSTEM_CONTAINERD_FOLDER if system else root
     return ImageStore(kind, told["ServerVersion"], _ARCHITECTURES.get(machine, machine), folder)
@@ -62,6 +62,11 @@ def local_images() -> list[dict[str, Any]]:
 def layers_of(image: dict[str, Any]) -> list[str]:
     """Returns the diff ids of an inspected image, lowest first."""
     return (image.get("RootFS") or {}).get("Layers") or []
+
+
+def name_of(image: dict[str, Any]) -> str:
+    """Returns a name of an inspected image for messages, its Id where it has none."""
+    return (image.get("RepoTags") or [image["Id"]])[0]
 
 
 def common_prefix(one: list[str], other: list[str]) -> int:
