@@ -6,15 +6,18 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import IO, Any
 
+from ops.diagnosis import LastWords, diagnosis
 from ops.errors import OperationError
 from ops.remote import node_command, run_on_node
 from spec.connection import Connection
 
 _PROGRESS_SECONDS = 15
 _LEAST_RAIL_BYTES = 4096
+_SHOWN_LINES = 30
 
 
 @dataclass
@@ -117,7 +120,7 @@ def _follow(request: dict[str, Any], ranks: list[WatchedRank], events: "queue.Qu
                 return {"ended": len(ranks), "group": request["group"]}
             continue
         if rank.state != "running":
-            raise _ended(rank, ranks)
+            raise _ended(request, rank, ranks)
         if request["probe"] and not probing and all(other.state == "running" for other in ranks):
             probing = True
             threading.Thread(target=_probe, args=(ranks[0], request, events), daemon=True).start()
@@ -179,9 +182,25 @@ def _check_rails(request: dict[str, Any], ranks: list[WatchedRank]) -> None:
 
 def _failure(request: dict[str, Any], ranks: list[WatchedRank], error: OperationError) -> OperationError:
     """Returns the error with the state of every rank and the head's last words, since the cause is often there."""
-    _ask_again(request, ranks[0])
+    _ask_all_again(request, ranks)
     states = "\n".join(f"  {rank.name}: {rank.state}" for rank in ranks)
-    return OperationError(f"group {request['group']} is not ready: {error}\n{states}\n{_words_of(ranks[0])}")
+    known = diagnosis([LastWords("the probe", str(error).splitlines()), *map(_said, ranks)])
+    return OperationError(
+        "\n".join(
+            [
+                f"group {request['group']} is not ready: {error}",
+                states,
+                _words_of(ranks[0]),
+                *([known] if known else []),
+            ]
+        )
+    )
+
+
+def _ask_all_again(request: dict[str, Any], ranks: list[WatchedRank]) -> None:
+    """Asks all nodes at once: one that is off must not make the others wait."""
+    with ThreadPoolExecutor(max_workers=len(ranks)) as pool:
+        list(pool.map(lambda rank: _ask_again(request, rank), ranks))
 
 
 def _ask_again(request: dict[str, Any], rank: WatchedRank) -> None:
@@ -192,12 +211,26 @@ def _ask_again(request: dict[str, Any], rank: WatchedRank) -> None:
         rank.last_lines.append(f"(its node cannot be asked any more: {error})")
 
 
-def _ended(rank: WatchedRank, ranks: list[WatchedRank]) -> OperationError:
+def _ended(request: dict[str, Any], rank: WatchedRank, ranks: list[WatchedRank]) -> OperationError:
+    others = [other for other in ranks if other is not rank]
+    if others:
+        _ask_all_again(request, others)
     what = f"ended with exit code {rank.exit_code}" if rank.state == "ended" else "has no container"
-    others = ", ".join(f"{other.name}: {other.state}" for other in ranks if other is not rank)
+    states = ", ".join(f"{other.name}: {other.state}" for other in others)
+    known = diagnosis([_said(rank), *map(_said, others)])
     return OperationError(
-        f"{rank.name} {what} before the group was ready ({others or 'it is alone'})\n{_words_of(rank)}"
+        "\n".join(
+            [
+                f"{rank.name} {what} before the group was ready ({states or 'it is alone'})",
+                _words_of(rank),
+                *([known] if known else []),
+            ]
+        )
     )
+
+
+def _said(rank: WatchedRank) -> LastWords:
+    return LastWords(rank.name, rank.last_lines, rank.exit_code if rank.state == "ended" else None)
 
 
 def _report(request: dict[str, Any], rank: WatchedRank) -> dict[str, Any]:
@@ -205,7 +238,7 @@ def _report(request: dict[str, Any], rank: WatchedRank) -> dict[str, Any]:
 
 
 def _words_of(rank: WatchedRank) -> str:
-    return f"Last lines of {rank.name}:\n" + "\n".join(f"    {line}" for line in rank.last_lines)
+    return f"Last lines of {rank.name}:\n" + "\n".join(f"    {line}" for line in rank.last_lines[-_SHOWN_LINES:])
 
 
 def _tell_progress(group: str, ranks: list[WatchedRank], seconds: float) -> None:

@@ -10,7 +10,10 @@ from runtime.node.docker import docker, inspect
 
 _POLL_SECONDS = 0.5
 _HEARTBEAT_SECONDS = 2.0
-_LAST_LINES = 30
+_LAST_LINES = 400
+"""A failure passes through several processes of an engine, each with a traceback of its own: the cause stands first."""
+
+_HEARTBEAT_LINES = 30
 
 
 def watch_rank(request: dict[str, Any]) -> dict[str, Any]:
@@ -22,7 +25,8 @@ def watch_rank(request: dict[str, Any]) -> dict[str, Any]:
         request: `container`, `interfaces` (of the rails, whose byte counters are reported).
 
     Returns:
-        `state` (`running`, `ended` or `absent`), `exit_code`, `last_lines`, `rail_bytes`, `seconds_since_start`.
+        `state` (`running`, `ended` or `absent`), `exit_code`, `last_lines` (fewer while it runs), `rail_bytes`,
+        `seconds_since_start`.
     """
     told: dict[str, Any] = {}
     told_at = 0.0
@@ -31,7 +35,7 @@ def watch_rank(request: dict[str, Any]) -> dict[str, Any]:
         if report["state"] != "running":
             return report
         if report["state"] != told.get("state") or time.monotonic() - told_at >= _HEARTBEAT_SECONDS:
-            print(json.dumps(report), flush=True)
+            print(json.dumps({**report, "last_lines": report["last_lines"][-_HEARTBEAT_LINES:]}), flush=True)
             told, told_at = report, time.monotonic()
         time.sleep(_POLL_SECONDS)
 

@@ -41,6 +41,12 @@ def test_an_ordinary_start_is_no_failure(log: Path) -> None:
     assert recognise(FAILURES, lines, 0) is None
 
 
+@pytest.mark.parametrize("log", sorted((DATA / "failure_logs").glob("*.txt")), ids=lambda path: path.stem)
+def test_a_whole_log_of_a_failure(log: Path) -> None:
+    """Heads of vLLM 0.32.0 on two ranks: the worker killed while the head served, and both failing at the start."""
+    assert id_of(log.read_text().splitlines()[-400:], 1) == log.stem
+
+
 def test_every_entry_says_what_to_do_and_who_saw_it() -> None:
     for key, failure in FAILURES.items():
         assert failure.cause.endswith("."), key
