@@ -85,10 +85,24 @@ def wait_until_ready(request: dict[str, Any]) -> dict[str, Any]:
     watches = [_start_watch(rank, request, events) for rank in ranks]
     try:
         return _follow(request, ranks, events)
+    except OperationError as error:
+        raise _explained(request, ranks, error) from None
     finally:
         for watch in watches:
             watch.kill()
             watch.wait()
+
+
+def _explained(request: dict[str, Any], ranks: list[WatchedRank], error: OperationError) -> OperationError:
+    """Returns the error with cause and way out, where what any of the ranks said shows a known failure."""
+    with ThreadPoolExecutor(max_workers=len(ranks)) as pool:  # a node that is off must not make the others wait
+        list(pool.map(lambda rank: _ask_again(request, rank), ranks))
+    ended_first = sorted(ranks, key=lambda rank: rank.state == "running")
+    said = [
+        LastWords(rank.name, rank.last_lines, rank.exit_code if rank.state == "ended" else None) for rank in ended_first
+    ]
+    known = diagnosis([LastWords("the message above", str(error).splitlines()), *said])
+    return OperationError(f"{error}\n{known}") if known else error
 
 
 def _watched(plan: dict[str, Any]) -> WatchedRank:
@@ -120,7 +134,7 @@ def _follow(request: dict[str, Any], ranks: list[WatchedRank], events: "queue.Qu
                 return {"ended": len(ranks), "group": request["group"]}
             continue
         if rank.state != "running":
-            raise _ended(request, rank, ranks)
+            raise _ended(rank, ranks)
         if request["probe"] and not probing and all(other.state == "running" for other in ranks):
             probing = True
             threading.Thread(target=_probe, args=(ranks[0], request, events), daemon=True).start()
@@ -182,25 +196,9 @@ def _check_rails(request: dict[str, Any], ranks: list[WatchedRank]) -> None:
 
 def _failure(request: dict[str, Any], ranks: list[WatchedRank], error: OperationError) -> OperationError:
     """Returns the error with the state of every rank and the head's last words, since the cause is often there."""
-    _ask_all_again(request, ranks)
+    _ask_again(request, ranks[0])
     states = "\n".join(f"  {rank.name}: {rank.state}" for rank in ranks)
-    known = diagnosis([LastWords("the probe", str(error).splitlines()), *map(_said, ranks)])
-    return OperationError(
-        "\n".join(
-            [
-                f"group {request['group']} is not ready: {error}",
-                states,
-                _words_of(ranks[0]),
-                *([known] if known else []),
-            ]
-        )
-    )
-
-
-def _ask_all_again(request: dict[str, Any], ranks: list[WatchedRank]) -> None:
-    """Asks all nodes at once: one that is off must not make the others wait."""
-    with ThreadPoolExecutor(max_workers=len(ranks)) as pool:
-        list(pool.map(lambda rank: _ask_again(request, rank), ranks))
+    return OperationError(f"group {request['group']} is not ready: {error}\n{states}\n{_words_of(ranks[0])}")
 
 
 def _ask_again(request: dict[str, Any], rank: WatchedRank) -> None:
@@ -211,26 +209,12 @@ def _ask_again(request: dict[str, Any], rank: WatchedRank) -> None:
         rank.last_lines.append(f"(its node cannot be asked any more: {error})")
 
 
-def _ended(request: dict[str, Any], rank: WatchedRank, ranks: list[WatchedRank]) -> OperationError:
-    others = [other for other in ranks if other is not rank]
-    if others:
-        _ask_all_again(request, others)
+def _ended(rank: WatchedRank, ranks: list[WatchedRank]) -> OperationError:
     what = f"ended with exit code {rank.exit_code}" if rank.state == "ended" else "has no container"
-    states = ", ".join(f"{other.name}: {other.state}" for other in others)
-    known = diagnosis([_said(rank), *map(_said, others)])
+    others = ", ".join(f"{other.name}: {other.state}" for other in ranks if other is not rank)
     return OperationError(
-        "\n".join(
-            [
-                f"{rank.name} {what} before the group was ready ({states or 'it is alone'})",
-                _words_of(rank),
-                *([known] if known else []),
-            ]
-        )
+        f"{rank.name} {what} before the group was ready ({others or 'it is alone'})\n{_words_of(rank)}"
     )
-
-
-def _said(rank: WatchedRank) -> LastWords:
-    return LastWords(rank.name, rank.last_lines, rank.exit_code if rank.state == "ended" else None)
 
 
 def _report(request: dict[str, Any], rank: WatchedRank) -> dict[str, Any]:

@@ -25,8 +25,7 @@ def watch_rank(request: dict[str, Any]) -> dict[str, Any]:
         request: `container`, `interfaces` (of the rails, whose byte counters are reported).
 
     Returns:
-        `state` (`running`, `ended` or `absent`), `exit_code`, `last_lines` (fewer while it runs), `rail_bytes`,
-        `seconds_since_start`.
+        `state` (`running`, `ended` or `absent`), `exit_code`, `last_lines`, `rail_bytes`, `seconds_since_start`.
     """
     told: dict[str, Any] = {}
     told_at = 0.0

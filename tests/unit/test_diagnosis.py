@@ -75,45 +75,62 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 REQUEST = {"storage_folder": "/x", "group": "main"}
 
 
+def ended(ranks: list[readiness.WatchedRank], lines: list[str]) -> OperationError:
+    ranks[0].apply(report("ended", lines, 1))
+    return readiness._ended(ranks[0], ranks)
+
+
 def test_an_ended_rank_is_told_with_cause_and_way_out(
     ranks: list[readiness.WatchedRank], answers: dict[str, Any]
 ) -> None:
-    lines = [f"line {number}" for number in range(50)]
-    ranks[0].apply(report("ended", [*lines, PEER_CLOSED], 1))
+    lines = [*(f"line {number}" for number in range(50)), PEER_CLOSED]
+    error = ended(ranks, lines)
+    answers["c0"] = report("ended", lines, 1)
     answers["c1"] = report("running", [GID, *lines])
-    text = str(readiness._ended(REQUEST, ranks[0], ranks))
-    assert text.startswith(
-        f"{HEAD} ended with exit code 1 before the group was ready ({WORKER}: running)\nLast lines of"
-    )
+    text = str(readiness._explained(REQUEST, ranks, error))
+    assert text.startswith(f"{HEAD} ended with exit code 1 before the group was ready ({WORKER}: ")
     assert "line 49\n" in text
     assert "line 20\n" not in text
     assert text.index(f"    {PEER_CLOSED}") < text.index("Known failure gid-slot-empty") < text.index("Way out: ")
     assert text.endswith(f"Said by {WORKER}")
 
 
+def test_a_cause_above_the_lines_that_are_shown_is_found(
+    ranks: list[readiness.WatchedRank], answers: dict[str, Any]
+) -> None:
+    lines = [GID, *(f"line {number}" for number in range(300))]
+    error = ended(ranks, lines)
+    answers["c0"] = report("ended", lines, 1)
+    answers["c1"] = report("running", [])
+    text = str(readiness._explained(REQUEST, ranks, error))
+    assert text.endswith(f"Seen in: {GID}\n    Said by {HEAD}")
+
+
 def test_a_node_that_cannot_be_asked_hides_nothing(ranks: list[readiness.WatchedRank], answers: dict[str, Any]) -> None:
-    ranks[0].apply(report("ended", [PEER_CLOSED], 1))
-    answers["c1"] = OperationError("two: unreachable")
-    text = str(readiness._ended(REQUEST, ranks[0], ranks))
-    assert "Known failure gloo-peer-closed" in text
+    error = ended(ranks, [PEER_CLOSED])
+    answers["c0"] = answers["c1"] = OperationError("unreachable")
+    assert "Known failure gloo-peer-closed" in str(readiness._explained(REQUEST, ranks, error))
+
+
+def test_a_killed_rank_is_told_by_its_exit_code(ranks: list[readiness.WatchedRank], answers: dict[str, Any]) -> None:
+    answers["c0"] = report("ended", ["INFO head"], 137)
+    answers["c1"] = report("running", [])
+    text = str(readiness._explained(REQUEST, ranks, OperationError("it ended")))
+    assert text.startswith("it ended\nKnown failure killed-without-a-word: ")
 
 
 def test_a_wrong_answer_is_told_with_its_cause(ranks: list[readiness.WatchedRank], answers: dict[str, Any]) -> None:
-    answers["c0"] = report("running", ["INFO head"])
-    answers["c1"] = report("running", ["INFO worker"])
-    error = OperationError(
-        "'17 x 23?': expected '391' (contains), got 'x'; the ranks run, but what they compute is wrong"
-    )
-    text = str(readiness._failure(REQUEST, ranks, error))
-    assert "INFO head" in text
+    answers["c0"] = answers["c1"] = report("running", ["INFO"])
+    error = OperationError("expected '391' (contains), got 'x'; the ranks run, but what they compute is wrong")
+    text = str(readiness._explained(REQUEST, ranks, error))
     assert "Known failure wrong-answers-of-moe-backend" in text
 
 
 def test_an_unknown_failure_is_told_as_before(ranks: list[readiness.WatchedRank], answers: dict[str, Any]) -> None:
-    ranks[0].apply(report("ended", ["ValueError: the head could not start"], 1))
+    error = ended(ranks, ["ValueError: the head could not start"])
+    answers["c0"] = report("ended", ["ValueError: the head could not start"], 1)
     answers["c1"] = report("running", [])
-    text = str(readiness._ended(REQUEST, ranks[0], ranks))
-    assert text.endswith("    ValueError: the head could not start")
+    assert readiness._explained(REQUEST, ranks, error) is error
 
 
 def test_a_heartbeat_is_short_and_the_last_report_is_not(
