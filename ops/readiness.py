@@ -15,9 +15,9 @@ from ops.errors import OperationError
 from ops.remote import node_command, run_on_node
 from spec.connection import Connection
 
+_SHOWN_LINES = 30
 _PROGRESS_SECONDS = 15
 _LEAST_RAIL_BYTES = 4096
-_SHOWN_LINES = 30
 
 
 @dataclass

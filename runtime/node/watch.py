@@ -30,11 +30,11 @@ def watch_rank(request: dict[str, Any]) -> dict[str, Any]:
     told: dict[str, Any] = {}
     told_at = 0.0
     while True:
-        report = report_rank(request)
+        report = _watch_once(request)
         if report["state"] != "running":
             return report
         if report["state"] != told.get("state") or time.monotonic() - told_at >= _HEARTBEAT_SECONDS:
-            print(json.dumps({**report, "last_lines": report["last_lines"][-_HEARTBEAT_LINES:]}), flush=True)
+            print(json.dumps(report), flush=True)
             told, told_at = report, time.monotonic()
         time.sleep(_POLL_SECONDS)
 
@@ -51,6 +51,14 @@ def report_rank(request: dict[str, Any]) -> dict[str, Any]:
         "rail_bytes": rail_bytes(request),
         "seconds_since_start": _seconds_since(found["State"]["StartedAt"]) if found else None,
     }
+
+
+def _watch_once(request: dict[str, Any]) -> dict[str, Any]:
+    """Returns the report, with fewer lines while the rank runs: they are sent every two seconds."""
+    report = report_rank(request)
+    if report["state"] == "running":
+        report["last_lines"] = report["last_lines"][-_HEARTBEAT_LINES:]
+    return report
 
 
 def _last_lines(container: str) -> list[str]:
