@@ -53,18 +53,18 @@ def report_rank(request: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _last_lines(container: str) -> list[str]:
+    result = docker("logs", "--tail", str(_LAST_LINES), container, check=False)
+    lines = [line[:300] for line in (result.stdout + result.stderr).splitlines() if line.strip()]
+    return lines[-_LAST_LINES:]
+
+
 def _watch_once(request: dict[str, Any]) -> dict[str, Any]:
     """Returns the report, with fewer lines while the rank runs: they are sent every two seconds."""
     report = report_rank(request)
     if report["state"] == "running":
         report["last_lines"] = report["last_lines"][-_HEARTBEAT_LINES:]
     return report
-
-
-def _last_lines(container: str) -> list[str]:
-    result = docker("logs", "--tail", str(_LAST_LINES), container, check=False)
-    lines = [line[:300] for line in (result.stdout + result.stderr).splitlines() if line.strip()]
-    return lines[-_LAST_LINES:]
 
 
 def _seconds_since(moment: str) -> float:
