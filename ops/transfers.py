@@ -3,7 +3,6 @@
 import queue
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import Any
 
 from ops.errors import OperationError
@@ -196,6 +195,5 @@ def _require_distinct(source: Party, receivers: Sequence[Receiver]) -> None:
 
 
 def _require_inside(path: str) -> None:
-    parts = PurePosixPath(path).parts
-    if not parts or path.startswith("/") or ".." in parts:
+    if path.startswith("/") or not {"", ".", ".."}.isdisjoint(path.split("/")):
         raise OperationError(f"{path!r} in the list of files leads out of the folder: paths are relative, without `..`")
