@@ -108,8 +108,7 @@ def fan_out(
             file. Receivers that could be served have been served.
     """
     _require_distinct(source, receivers)
-    for file in files:
-        _require_inside(file.path)
+    _require_paths(files)
     with FanOut(source, source_folder, receivers, files, report) as transfer:
         return {
             node: Received(
@@ -192,6 +191,15 @@ def _require_distinct(source: Party, receivers: Sequence[Receiver]) -> None:
                 "the source, which has the files"
             )
         seen.add(receiver.party.node)
+
+
+def _require_paths(files: Sequence[TransferFile]) -> None:
+    seen = set()
+    for file in files:
+        _require_inside(file.path)
+        if file.path in seen:
+            raise OperationError(f"{file.path!r} is twice in the list of files: name each file once")
+        seen.add(file.path)
 
 
 def _require_inside(path: str) -> None:

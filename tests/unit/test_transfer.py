@@ -266,7 +266,7 @@ def test_a_link_that_is_cut_is_named_and_a_restored_one_is_used(
     large: Scene, wires: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fan_out_module, "SILENCE_SECONDS", 1)
-    wires("node-2", hold_after=4 * MEBI)
+    wires("node-2", hold_after=12 * MEBI)
     receivers = large.receivers(3)
     with pytest.raises(OperationError, match=r"node-1 cannot send to node-2|source cannot send to node-2"):
         carry(large, receivers, degree=1)
@@ -486,6 +486,12 @@ def test_a_link_out_of_the_folder_is_not_followed(scene: Scene) -> None:
 def test_a_path_out_of_the_folder_is_refused(scene: Scene, path: str) -> None:
     with pytest.raises(OperationError, match="leads out of the folder"):
         fan_out(scene.source, "/nowhere", scene.receivers(1), [TransferFile(path, 1, "0" * 64)], print)
+
+
+def test_a_file_is_named_once(scene: Scene) -> None:
+    file = TransferFile("a", 1, "0" * 64)
+    with pytest.raises(OperationError, match="'a' is twice in the list"):
+        fan_out(scene.source, "/nowhere", scene.receivers(1), [file, file], print)
 
 
 def test_a_node_takes_part_once(scene: Scene) -> None:
