@@ -28,7 +28,7 @@ class Deployment(pulumi.ComponentResource):
         child = pulumi.ResourceOptions(parent=self)
         nodes = {name: Node(name, plan, release.storage_folder, child) for name, plan in release.nodes.items()}
         image = ModelImage("image", release.image, nodes, child)
-        weights = [ModelWeights(f"weights-{plan.name}", plan, nodes, child) for plan in release.weights]
+        weights = [ModelWeights(plan, nodes, child) for plan in release.weights]
         self.groups = {
             group.name: ServingGroup(group.name, release, group, nodes, image, weights, hooks, child)
             for group in release.groups

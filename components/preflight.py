@@ -39,6 +39,7 @@ def preflight(
                 "weights": [
                     {
                         "folder": one.plan.folder,
+                        "receipt": one.plan.receipt,
                         "revision": one.plan.revision,
                         "manifest": one.manifest[rank.node],
                     }

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from runtime.node import claims, facts, images, preflight, probes, ranks, watch, weights
+from runtime.node import claims, facts, images, preflight, probes, ranks, watch, weights, weights_sources
 from runtime.node.errors import NodeTaskError
 
 VERBS: dict[str, Callable[[dict[str, Any]], Any]] = {
@@ -18,7 +18,13 @@ VERBS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "image-pull": images.pull,
     "make-cache": images.make_cache,
     "weights-status": weights.status,
-    "weights-receive": lambda request: weights.receive(request, sys.stdin.buffer),
+    "weights-held": weights.held_manifest,
+    "weights-manifest": weights.make_manifest,
+    "weights-finish": weights.finish,
+    "weights-distrust": weights.distrust,
+    "weights-adopt": weights_sources.adopt,
+    "weights-download": weights_sources.download,
+    "weights-share": weights_sources.share,
     "preflight": preflight.preflight,
     "claim-holder": claims.holder,
     "claim": claims.take,

@@ -14,7 +14,7 @@ def preflight(request: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         request: `stack`, `group`, `storage_folder`, `image` (`reference`, `identity`, `layers`), `weights` (each
-            `folder`, `revision`, `manifest`), `mounts` (folders), `fabric` (address by interface), `ports`,
+            `folder`, `receipt`, `revision`, `manifest`), `mounts` (folders), `fabric` (address by interface), `ports`,
             `required_bytes`, `shared_memory_bytes`, `open_files`, `controller_seconds`.
 
     Raises:
@@ -73,4 +73,4 @@ def _weights(expected: dict[str, Any]) -> str | None:
     if found["complete"] and found["manifest"] == expected["manifest"]:
         return None
     why = found["why"] or f"the manifest here is {found['manifest']}, the deployment's is {expected['manifest']}"
-    return f"weights: {expected['folder']} is not complete: {why}"
+    return f"weights: {expected['folder']} is not complete: {why}. `./fleet weights sync STACK` mends it"
