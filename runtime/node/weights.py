@@ -116,7 +116,7 @@ def _why_incomplete(folder: Path, receipt: dict[str, Any], revision: str) -> str
         if not (folder / link).is_symlink() or str((folder / link).readlink()) != target:
             return f"{folder / link} is not the link to {target} that the receipt names"
     for path, text in receipt["texts"].items():
-        if not (folder / path).is_file() or (folder / path).read_text() != text:
+        if not _holds(folder / path, text):
             return f"{folder / path} does not hold {text} alone, as the client of Hugging Face needs it"
     return None
 
@@ -133,6 +133,10 @@ def _difference(path: Path, size_bytes: int, modified_ns: int) -> str | None:
     return None
 
 
+def _holds(path: Path, text: str) -> bool:
+    return path.is_file() and path.read_text() == text
+
+
 def _manifest(data: dict[str, Any]) -> Manifest:
     try:
         return Manifest.from_data(data)
@@ -146,7 +150,7 @@ def _receipt(folder: Path, manifest: Manifest) -> dict[str, Any]:
         "size_bytes": manifest.size_bytes,
         "manifest": manifest.as_data(),
         "states": [[file.path, file.size_bytes, (folder / file.path).stat().st_mtime_ns] for file in manifest.files],
-        "texts": {path: text for path, text in manifest.texts.items() if (folder / path).is_file()},
+        "texts": {path: text for path, text in manifest.texts.items() if _holds(folder / path, text)},
         "damaged": [],
     }
 

@@ -76,7 +76,8 @@ def _answer(create: str) -> str:
     verb = create.rsplit(" ", 1)[-1]
     return {
         "send-image": '{"identity": "sha256:1", "layers": ["sha256:a"]}',
-        "weights": '{"manifest": "m"}',
+        "weights": '{"manifest": "m", "size_bytes": 1073741824}',
+        "weights-receipt": '{"manifest": "m", "size_bytes": 1073741824}',
     }.get(verb, verb if create.startswith("echo") else "{}")
 
 
