@@ -1,8 +1,14 @@
 """Files from one node to many over the fabric: verified, resumable, at the speed of the link."""
 
-from collections.abc import Sequence
+import queue
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
 
+from ops.errors import OperationError
+from ops.fan_out import LIFE_SIGN_SECONDS, MODULE, FanOut
+from ops.node_session import NodeSession
 from ops.progress import Report
 from spec.connection import Connection
 
@@ -102,7 +108,20 @@ def fan_out(
         OperationError: a node cannot be reached, has too little disk or keeps getting wrong bytes; names node and
             file. Receivers that could be served have been served.
     """
-    raise NotImplementedError
+    _require_distinct(source, receivers)
+    for file in files:
+        _require_inside(file.path)
+    with FanOut(source, source_folder, receivers, files, report) as transfer:
+        return {
+            node: Received(
+                node,
+                member.moved_bytes,
+                member.present_bytes or 0,
+                tuple(sorted(files[index].path for index in member.wrong)),
+                tuple(member.bypassed),
+            )
+            for node, member in transfer.run().items()
+        }
 
 
 def inspect(receivers: Sequence[Receiver], files: Sequence[TransferFile], deep: bool) -> dict[str, Inspection]:
@@ -120,4 +139,63 @@ def inspect(receivers: Sequence[Receiver], files: Sequence[TransferFile], deep: 
     Raises:
         OperationError: a node cannot be reached.
     """
-    raise NotImplementedError
+    events: queue.Queue[tuple[NodeSession, dict[str, Any]]] = queue.Queue()
+    listed = [[file.path, file.size_bytes, file.sha256] for file in files]
+    sessions = {
+        NodeSession(
+            receiver.party.node,
+            receiver.party.connection,
+            receiver.party.storage_folder,
+            MODULE,
+            "inspect",
+            {"folder": receiver.folder, "files": listed, "deep": deep},
+            lambda session, event: events.put((session, event)),
+        )
+        for receiver in receivers
+    }
+    found: dict[str, Inspection] = {}
+    try:
+        for session, event in _until_ended(sessions, events):
+            if event["event"] == "looked":
+                missing = tuple(files[index].path for index, _ in event["missing"])
+                found[session.node] = Inspection(session.node, event["present_bytes"], event["missing_bytes"], missing)
+            elif event["reason"]:
+                raise OperationError(event["reason"])
+    finally:
+        for session in sessions:
+            session.close()
+    return {receiver.party.node: found[receiver.party.node] for receiver in receivers}
+
+
+def _until_ended(
+    sessions: set[NodeSession], events: "queue.Queue[tuple[NodeSession, dict[str, Any]]]"
+) -> Iterator[tuple[NodeSession, dict[str, Any]]]:
+    """Yields events until every session has ended; meanwhile the nodes are told that somebody still waits for them."""
+    running = set(sessions)
+    while running:
+        try:
+            session, event = events.get(timeout=LIFE_SIGN_SECONDS)
+        except queue.Empty:
+            for session in running:
+                session.show_life()
+            continue
+        if event["event"] == "ended":
+            running.discard(session)
+        yield session, event
+
+
+def _require_distinct(source: Party, receivers: Sequence[Receiver]) -> None:
+    seen = {source.node}
+    for receiver in receivers:
+        if receiver.party.node in seen:
+            raise OperationError(
+                f"{receiver.party.node} is named twice in one transfer: every node sends or receives once; leave out "
+                "the source, which has the files"
+            )
+        seen.add(receiver.party.node)
+
+
+def _require_inside(path: str) -> None:
+    parts = PurePosixPath(path).parts
+    if not parts or path.startswith("/") or ".." in parts:
+        raise OperationError(f"{path!r} in the list of files leads out of the folder: paths are relative, without `..`")
