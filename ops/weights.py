@@ -1,10 +1,9 @@
 """Brings the weights of a model to all nodes of a deployment, and says what is there and whether it is still right."""
 
-import os
 import socket
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +19,7 @@ from spec.release import Release, WeightsPlan
 
 _HASHING_SECONDS = 4 * 3600
 _DOWNLOAD_SECONDS = 24 * 3600
+_CONNECT_SECONDS = 3
 CONTROLLER = "the controller"
 
 Answer = TypeVar("Answer")
@@ -239,11 +239,21 @@ def _copy(plan: WeightsPlan, source: Source, lacking: dict[str, Party], report: 
         asked = {"source_folder": source.folder, "folder": plan.folder, "manifest": manifest.as_data()}
         moved = _ask(own, "weights-adopt", asked, _HASHING_SECONDS)
         report(f"{own.node}: {moved['linked']} bytes by link, {moved['copied']} copied from {source.folder}")
-    receivers = [Receiver(party, plan.folder) for name, party in lacking.items() if name != source.party.node]
+    receivers = [party for name, party in lacking.items() if name != source.party.node]
+    if not receivers:
+        return
+    if source.party.connection is None and _own_address(receivers[0]) is None:
+        # A controller that is not on the fabric sends once, over the management network; the fabric does the rest.
+        _send(source.party, source.folder, [_managed(receivers[0])], plan.folder, manifest, report)
+        source, receivers = replace(source, party=receivers[0], folder=plan.folder), receivers[1:]
     if receivers:
-        received = fan_out(source.party, source.folder, receivers, transfer_files(manifest), report)
-        for one in received.values():
-            report(f"{one.node}: {one.moved_bytes} bytes came, {one.present_bytes} were there")
+        _send(source.party, source.folder, receivers, plan.folder, manifest, report)
+
+
+def _send(source: Party, source_folder: str, to: list[Party], folder: str, manifest: Manifest, report: Report) -> None:
+    receivers = [Receiver(party, folder) for party in to]
+    for one in fan_out(source, source_folder, receivers, transfer_files(manifest), report).values():
+        report(f"{one.node}: {one.moved_bytes} bytes came, {one.present_bytes} were there")
 
 
 def _refuse_another_identity(plan: WeightsPlan, hashes: dict[str, str | None]) -> None:
@@ -275,18 +285,28 @@ def _source_party(delivery: Delivery) -> Party:
 
 
 def _own_party(delivery: Delivery) -> Party:
+    """Returns this controller as a sender, with the address from which the first node is reached."""
     towards = next(iter(delivery.parties.values()))
-    return Party(CONTROLLER, None, str(cache_folder()), _own_address(towards.address), "")
+    address = _own_address(towards) or _own_address(_managed(towards))
+    if address is None:
+        raise OperationError(f"this controller cannot open a connection to {towards.node} at {towards.address}")
+    return Party(CONTROLLER, None, str(cache_folder()), address, "")
 
 
-def _own_address(towards: str) -> str:
-    """Returns the address from which this machine would talk to another; sends nothing."""
+def _own_address(towards: Party) -> str | None:
+    """Returns the address from which this machine reaches the ssh server of a node, none if it does not."""
+    assert towards.connection is not None
     try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((towards, 9))
+        with socket.create_connection((towards.address, towards.connection.port), _CONNECT_SECONDS) as probe:
             return probe.getsockname()[0]
-    except OSError as error:
-        raise OperationError(f"this controller has no way to {towards}: {os.strerror(error.errno or 0)}") from None
+    except OSError:
+        return None
+
+
+def _managed(party: Party) -> Party:
+    """Returns a node at its management address."""
+    assert party.connection is not None
+    return replace(party, address=party.connection.address)
 
 
 def _hint(plan: WeightsPlan, folder: Path) -> str:

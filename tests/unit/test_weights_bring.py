@@ -27,6 +27,7 @@ VERBS = {
     "weights-adopt": weights_sources.adopt,
     "weights-share": weights_sources.share,
 }
+FABRIC = "203.0.113.1"
 _PATHS = ("folder", "receipt", "source_folder", "storage_folder")
 
 
@@ -37,11 +38,13 @@ class Nodes:
     Attributes:
         root: holds a folder a node.
         transfers: what was sent: from where, and to whom.
+        addresses: at which they were reached.
         verbs: what the nodes were asked.
     """
 
     root: Path
     transfers: list[tuple[str, list[str]]] = field(default_factory=list)
+    addresses: list[list[str]] = field(default_factory=list)
     verbs: list[tuple[str, str]] = field(default_factory=list)
 
     def ask(self, party: Party, verb: str, asked: dict[str, Any], *_: Any) -> Any:
@@ -59,6 +62,7 @@ class Nodes:
         self, source: Party, folder: str, receivers: Sequence[Receiver], files: Sequence[TransferFile], _: Any
     ) -> dict[str, Received]:
         self.transfers.append((source.node, [receiver.party.node for receiver in receivers]))
+        self.addresses.append([receiver.party.address for receiver in receivers])
         for receiver in receivers:
             for file in files:
                 target = Path(self.place(receiver.party, receiver.folder), file.path)
@@ -110,9 +114,7 @@ def delivery(*names: str, **chosen: Any) -> Delivery:
         }
     )
     switches = {"d": "far"}
-    parties = {
-        name: Party(name, connection(name), "/storage", "192.0.2.1", switches.get(name, "near")) for name in names
-    }
+    parties = {name: Party(name, connection(name), "/storage", FABRIC, switches.get(name, "near")) for name in names}
     return Delivery(plan, "/storage", parties)
 
 
@@ -137,6 +139,14 @@ def test_the_controller_sends_to_all_at_once_and_then_there_is_nothing_to_do(nod
     assert bring(delivery("a", "b"), quiet) == first
     assert len(nodes.transfers) == 1
     assert {verb for _, verb in nodes.verbs} == {"weights-status"}
+
+
+@pytest.mark.usefixtures("on_controller")
+def test_a_controller_that_is_not_on_the_fabric_sends_once(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights_ops, "_own_address", lambda party: None if party.address == FABRIC else "192.0.2.100")
+    bring(delivery("a", "b", "c"), quiet)
+    assert nodes.transfers == [(CONTROLLER, ["a"]), ("a", ["b", "c"])]
+    assert nodes.addresses == [["192.0.2.1"], [FABRIC, FABRIC]]
 
 
 def test_another_node_gets_them_from_a_node_and_nobody_else_gets_anything(nodes: Nodes, on_controller: Path) -> None:
