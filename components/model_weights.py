@@ -8,7 +8,7 @@ from components.node import Node
 from components.task import answer_of, task
 from spec.release import WeightsPlan
 
-_GIB = 1 << 30
+_MIB, _GIB = 1 << 20, 1 << 30
 
 
 class ModelWeights(pulumi.ComponentResource):
@@ -67,9 +67,13 @@ class ModelWeights(pulumi.ComponentResource):
         if not lacking:
             return
         sizes = [found["size_bytes"] for found in known.values()] or [self.plan.size_bytes]
-        size = f"{sizes[0] / _GIB:.2f} GiB" if sizes[0] else "all files (nobody says how large)"
+        size = _shown(sizes[0]) if sizes[0] else "all files (nobody says how large)"
         have = f"; nothing to {', '.join(known)}" if known else ""
         pulumi.log.info(f"{self.plan.name}: {size} each to {', '.join(lacking)}, less what is there{have}", self)
+
+
+def _shown(size_bytes: int) -> str:
+    return f"{size_bytes / _GIB:.1f} GiB" if size_bytes >= _GIB else f"{size_bytes / _MIB:.1f} MiB"
 
 
 def _party(node: Node) -> dict[str, Any]:

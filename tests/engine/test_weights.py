@@ -1,19 +1,27 @@
 """The weights of a deployment on real nodes: who gets what, what a preview says, what is found and mended."""
 
+import socket
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ops.remote import ssh_command
+from ops.transfers import Party
 from ops.weights import Delivery, bring, delivery_of, distrust, held, manifest_of_node, missing
 from spec.connection import connection_to
 from spec.plan import plan_release
-from tests.checkpoints import checkpoint, write_hub
+from spec.release import WeightsSource
+from tests.checkpoints import REPOSITORY, REVISION, checkpoint, write_hub
+from tests.hub import hub
 from tests.virtual import Project, cheap_deployment
 
+CLIENT = """#!/bin/sh
+PYTHONPATH=/opt/vllm exec python3 "$@"
+"""
 SHARD = "model-00001-of-00002.safetensors"
 
 
@@ -46,15 +54,15 @@ def test_another_node_gets_its_bytes_from_a_node_and_the_others_keep_theirs(proj
     before = inodes(project, "test-1", folder)
     assert SHARD in before
 
-    deployment["groups"] = {"main": ["test-1", "test-2", "test-3"]}
+    deployment["groups"] = {"main": ["test-1"], "second": ["test-2"], "third": ["test-3"]}
     preview = project.preview_of("one", deployment)
-    assert "cheap: 0.00 GiB each to test-2, test-3, less what is there; nothing to test-1" in preview.output
+    assert "cheap: 2.0 MiB each to test-2, test-3, less what is there; nothing to test-1" in preview.output
     assert "weights-cheap-test-1" not in preview.changed()
     run = project.up("one")
     assert run.code == 0, run.output
     assert inodes(project, "test-1", folder) == before
     assert {"weights-cheap", "weights-cheap-test-2", "weights-cheap-test-3"} <= run.changed()
-    assert "weights-cheap-test-1" not in run.changed()
+    assert not {name for name in run.changed() if name.startswith("main-") or name == "weights-cheap-test-1"}
     for node in ("test-2", "test-3"):
         assert f"{node}: 2097" in run.output, "what came is told"
         assert len(inodes(project, node, folder).splitlines()) == len(before.splitlines())
@@ -74,7 +82,7 @@ def test_a_cache_on_a_node_becomes_a_snapshot_that_every_rank_can_read(project: 
         read = f"docker exec gb10-one-main-rank{rank} cat /model/snapshots/{revision}/config.json /model/refs/main"
         assert project.on_node(node, read) == f"{{}}{revision}"
     assert project.on_node("test-3", "cat /root/hub/models--owner--tiny/refs/main") == f"{revision}\n"
-    assert project.on_node("test-3", "ls /var/lib/gb10-serving").split() == ["hashes", "runtime"]
+    assert "weights" not in project.on_node("test-3", "ls /var/lib/gb10-serving").split()
 
 
 def test_a_dangling_link_at_the_source_stops_before_anything_moves(project: Project, tmp_path: Path) -> None:
@@ -122,6 +130,36 @@ def test_a_flipped_byte_that_no_time_stamp_shows_is_found_by_reading_and_mended(
     again = missing(goods, manifest_of_node(goods, "test-1"), deep=True)
     assert all(one.missing == () for one in again.values())
     assert all(state.complete for state in held(goods).values())
+
+
+def test_a_download_on_one_node_reaches_the_others(project: Project) -> None:
+    goods = delivery(project, cheap_deployment("test-1", "test-2"))
+    first = goods.parties["test-1"]
+    project.on_node("test-1", f"printf '%s' '{CLIENT}' > /root/hf-python && chmod +x /root/hf-python")
+    with hub(checkpoint(), own_address(first)) as server:
+        source = WeightsSource(
+            kind="huggingface",
+            folder="/root/hub",
+            connection=first.connection,
+            address=first.address,
+            switch=first.switch,
+            python="/root/hf-python",
+            endpoint=server.endpoint,
+        )
+        change = {"repository": REPOSITORY, "revision": REVISION, "layout": "huggingface", "source": source}
+        goods = replace(goods, plan=goods.plan.model_copy(update=change))
+        bring(goods, print)
+    assert all(state.complete for state in held(goods).values())
+    for node in ("test-1", "test-2"):
+        read = f"cat {goods.plan.folder}/snapshots/{REVISION}/config.json {goods.plan.folder}/refs/main"
+        assert project.on_node(node, read) == f"{{}}{REVISION}"
+    assert project.on_node("test-2", "ls /root/hub 2>/dev/null", check=False) == ""
+
+
+def own_address(party: Party) -> str:
+    assert party.connection is not None
+    with socket.create_connection((party.connection.address, party.connection.port), 5) as probe:
+        return probe.getsockname()[0]
 
 
 def send_folder(project: Project, node: str, folder: Path, target: str) -> None:
