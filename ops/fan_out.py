@@ -337,11 +337,12 @@ class FanOut:
                 wanted[index] = min(offset, wanted.get(index, offset))
         jobs = sorted(wanted.items(), key=lambda job: self._files[job[0]].size_bytes, reverse=True)
         self._told = self._round_started = time.monotonic()
-        breaks, _ = self._play(self._ordered(members), self._degree or len(members), 0, jobs)
+        order = self._ordered(members)
+        breaks, _ = self._play(order, self._degree or len(members), 0, jobs)
         for member in members:
             member.moved_bytes += member.round_bytes
             member.round_bytes = 0
-        self._settle(breaks, members)
+        self._settle(breaks, order)
         self._look_again(members)
         self._judge_wrong_files(members)
 
@@ -389,8 +390,9 @@ class FanOut:
                 waiting.discard(found[0].node)
                 ends[found[0].node] = found[1]
             now = time.monotonic()
-            if breaks and stop_at == float("inf") and give_up_at == float("inf"):
-                stop_at = now + _EXPLANATION_SECONDS
+            if breaks and give_up_at == float("inf"):
+                explained = any(seen.who == "self" for seen in breaks)
+                stop_at = now if explained else min(stop_at, now + _EXPLANATION_SECONDS)
             if now >= stop_at:
                 for member in players:
                     self._send(member, {"do": "stop"})

@@ -2,8 +2,8 @@
 
 A chain needs each link once and costs every node a second pass over its memory; a star needs the source's link once for
 each receiver. Which one is faster depends on links and processors, so it is measured and not assumed
-(shared/facts/engine.md section 6: with three receivers on limited links a chain takes 1.06 x the time of one receiver and
-a star 2.8 x; without limit a chain takes 4.6 x and a star 2.4 x).
+(shared/facts/engine.md section 6: with three receivers on limited links a chain takes 1.06 x the time of one receiver
+and a star 2.8 x; without limit a chain takes 4.6 x and a star 2.4 x).
 """
 
 from collections.abc import Mapping, Sequence

@@ -24,13 +24,13 @@ class Frame(NamedTuple):
 
     Attributes:
         kind: DATA, LOST, PROBE or END.
-        index: number of the file in the list that both ends have.
+        number: of the file in the list that both ends have.
         offset: where in the file the bytes belong.
         length: how many bytes follow.
     """
 
     kind: int
-    index: int = 0
+    number: int = 0
     offset: int = 0
     length: int = 0
 

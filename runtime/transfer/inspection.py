@@ -109,15 +109,18 @@ def _is_candidate(state: FolderState, file: WantedFile) -> bool:
 def _hash_suspects(
     pool: ThreadPoolExecutor, state: FolderState, suspects: list[WantedFile], still_wanted: Callable[[], None]
 ) -> set[str]:
-    """Hashes files of the right size and records those that are right. Returns their paths."""
+    """Hashes files of the right size and records which are right and which are not. Returns the paths of the right."""
     jobs = {pool.submit(_right_stamp, state, file): file for file in suspects}
     right = {}
     for job in _as_they_end(jobs, still_wanted):
         stamp = job.result()
         if stamp is not None:
             right[jobs[job].path] = stamp
+    wrong = [file.path for file in suspects if file.path not in right]
     if right:
         state.remember(right)
+    if wrong:
+        state.forget(wrong)
     return set(right)
 
 

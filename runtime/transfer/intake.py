@@ -99,7 +99,7 @@ class Intake:
             self._leave_file()
             for outlet in self._outlets:
                 outlet.put(frame.packed() + reason)
-            self._report("lost", index=frame.index, reason=reason.decode())
+            self._report("lost", index=frame.number, reason=reason.decode())
         else:
             raise TransferError(f"the sender speaks another language (frame {frame.kind})")
 
@@ -116,10 +116,10 @@ class Intake:
             left -= count
 
     def _take_data(self, frame: Frame, connection: socket.socket) -> None:
-        if frame.index not in self._missing:
+        if frame.number not in self._missing:
             self._pass_on(frame, connection)
             return
-        arrival = self._arrival_of(frame.index)
+        arrival = self._arrival_of(frame.number)
         for outlet in self._outlets:
             outlet.put(frame.packed())
         if frame.offset + frame.length <= arrival.position and frame.offset < arrival.position:
@@ -138,12 +138,12 @@ class Intake:
         self._discard(connection, frame.length)
         if not self._outlets:
             return
-        if self._passing is None or self._passing[0] != frame.index:
+        if self._passing is None or self._passing[0] != frame.number:
             self._leave_file()
-            self._passing = (frame.index, OpenFile(self._state.target(self._files[frame.index]), os.O_RDONLY))
+            self._passing = (frame.number, OpenFile(self._state.target(self._files[frame.number]), os.O_RDONLY))
         for outlet in self._outlets:
             outlet.put(frame.packed(), self._passing[1], frame.offset, frame.length)
-        if frame.offset + frame.length == self._files[frame.index].size_bytes:
+        if frame.offset + frame.length == self._files[frame.number].size_bytes:
             self._leave_file()
 
     def _leave_file(self) -> None:

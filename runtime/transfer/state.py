@@ -39,6 +39,9 @@ class Stamp(NamedTuple):
     sha256: str
 
 
+_NOT_RIGHT = Stamp(-1, -1, -1, "")
+
+
 def stamp_of(path: Path, sha256: str) -> Stamp:
     """Returns the stamp of a file whose content has this hash."""
     found = path.stat()
@@ -113,7 +116,7 @@ class FolderState:
 
     def part(self, file: WantedFile) -> Path:
         """Returns where the file grows; another content of the same path grows elsewhere."""
-        return self._parts / hashlib.sha256(f"{file.path}\0{file.sha256}".encode()).hexdigest()[:32]
+        return self._parts / hashlib.sha256(os.fsencode(f"{file.path}\0{file.sha256}")).hexdigest()[:32]
 
     def sums(self, file: WantedFile) -> Path:
         """Returns where the prefix hashes of the growing file are."""
@@ -158,6 +161,10 @@ class FolderState:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+    def forget(self, paths: list[str]) -> None:
+        """Takes back that these files are right."""
+        self.remember(dict.fromkeys(paths, _NOT_RIGHT))
 
     def compact(self) -> None:
         """Rewrites the record of what was verified where most of its lines are superseded."""

@@ -9,6 +9,7 @@ import struct
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -156,7 +157,7 @@ def _live_and_die(
             report("break", who="self", reason=str(error))
         code = 0
     except BaseException:  # noqa: BLE001 - a forked process must not run on in its parent's code
-        sys.excepthook(*sys.exc_info())
+        traceback.print_exc()
     finally:
         sys.stderr.flush()
         os._exit(code)
