@@ -40,12 +40,11 @@ class ModelWeights(pulumi.ComponentResource):
             parent=self,
             depends_on=[node.reached for node in nodes.values()],
         )
-        asked = plan.model_dump(mode="json", include={"folder", "receipt", "revision", "manifest"})
         self.on_node = {
             node_name: task(
                 f"{name}-{node_name}",
                 "weights-receipt",
-                {**node.request, **asked},
+                {**node.request, **plan.receipt_request},
                 parent=self,
                 depends_on=[self.transfer],
             )

@@ -38,9 +38,7 @@ def preflight(
                 },
                 "weights": [
                     {
-                        "folder": one.plan.folder,
-                        "receipt": one.plan.receipt,
-                        "revision": one.plan.revision,
+                        **one.plan.receipt_request,
                         "manifest": one.manifest[rank.node],
                     }
                     for one in weights

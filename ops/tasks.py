@@ -98,7 +98,7 @@ def weights_receipt(request: dict[str, Any]) -> Any:
     """Reads the receipt of a node.
 
     Args:
-        request: `connection`, `storage_folder`, `folder`, `receipt`, `revision`.
+        request: `connection`, `storage_folder`, and a plan's `receipt_request`.
     """
     found = _on_node(request, "weights-status", request)
     if not found["complete"]:

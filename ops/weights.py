@@ -81,7 +81,7 @@ def held(delivery: Delivery) -> dict[str, Held]:
     Raises:
         OperationError: a node cannot be reached.
     """
-    asked = {"folder": delivery.plan.folder, "receipt": delivery.plan.receipt, "revision": delivery.plan.revision}
+    asked = delivery.plan.receipt_request
     return on_each(delivery.parties, lambda party: Held(**_ask(party, "weights-status", asked)))
 
 
@@ -126,15 +126,17 @@ def manifest_of_node(delivery: Delivery, name: str) -> Manifest:
     Raises:
         OperationError: the node cannot be reached or has no receipt.
     """
-    return Manifest.from_data(_ask(delivery.parties[name], "weights-held", {"receipt": delivery.plan.receipt}))
+    return _manifest(_ask(delivery.parties[name], "weights-held", {"receipt": delivery.plan.receipt}))
 
 
 def missing(delivery: Delivery, manifest: Manifest, deep: bool) -> dict[str, Inspection]:
-    """Says which files each node lacks; `deep` reads and hashes them all.
+    """Says which files each node lacks; `deep` reads and hashes them all. To a share nothing is ever brought.
 
     Raises:
-        OperationError: a node cannot be reached.
+        OperationError: a node cannot be reached, or a share holds no whole checkpoint any more.
     """
+    if delivery.plan.source.kind == "nfs":
+        return on_each(delivery.parties, lambda party: _look_at_share(delivery.plan, party, manifest, deep))
     receivers = [Receiver(party, delivery.plan.folder) for party in delivery.parties.values()]
     return inspect(receivers, transfer_files(manifest), deep)
 
@@ -213,10 +215,23 @@ def _controller_source(delivery: Delivery, folder: Path | None, report: Report) 
     return Source(_own_party(delivery), str(found), examined)
 
 
-def _node_source(plan: WeightsPlan, party: Party, folder: str) -> Source:
-    asked = {**plan.model_dump(mode="json"), "folder": folder, "storage_folder": party.storage_folder}
-    answer = _ask(party, "weights-manifest", asked, _HASHING_SECONDS)
-    return Source(party, folder, Examined(Manifest.from_data(answer["manifest"]), answer["notes"]))
+def _node_source(plan: WeightsPlan, party: Party, folder: str, read_all: bool = False) -> Source:
+    asked = {"folder": folder, "storage_folder": party.storage_folder, "read_all": read_all}
+    answer = _ask(party, "weights-manifest", plan.model_dump(mode="json") | asked, _HASHING_SECONDS)
+    return Source(party, folder, Examined(_manifest(answer["manifest"]), answer["notes"]))
+
+
+def _look_at_share(plan: WeightsPlan, party: Party, manifest: Manifest, deep: bool) -> Inspection:
+    found = _node_source(plan, party, plan.folder, read_all=True).examined.manifest if deep else manifest
+    wrong = tuple(file.path for file in manifest.files if file not in found.files)
+    return Inspection(party.node, manifest.size_bytes, 0, wrong)
+
+
+def _manifest(data: dict[str, Any]) -> Manifest:
+    try:
+        return Manifest.from_data(data)
+    except FilesError as error:
+        raise OperationError(str(error)) from None
 
 
 def _transfer(plan: WeightsPlan, source: Source, lacking: dict[str, Party], report: Report) -> None:

@@ -1,6 +1,6 @@
 """A Release: one deployment resolved to plain data, down to every rank's command line, with one hash."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -127,6 +127,11 @@ class WeightsPlan(Strict):
     receipt: str
     target: str
     path: str
+
+    @property
+    def receipt_request(self) -> dict[str, Any]:
+        """What a node must know in order to read its receipt, as plain data."""
+        return self.model_dump(mode="json", include={"folder", "receipt", "revision", "requires", "required_files"})
 
 
 class GroupPlan(Strict):

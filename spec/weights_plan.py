@@ -45,8 +45,9 @@ def _requires(situation: Situation, model: Model) -> tuple[Literal["config", "to
     """A drafter has the tokenizer of its model; a job asks no chat endpoint, and a flag may name a template."""
     if model.served_name is None:
         return ("config",)
-    chats = situation.config.executor != "external_launcher" and "chat_template" not in situation.config.engine.other
-    return ("config", "tokenizer", "chat_template") if chats else ("config", "tokenizer")
+    named = situation.config.engine.other
+    chats = situation.config.executor != "external_launcher" and "chat_template" not in named
+    return ("config", *(() if "tokenizer" in named else ("tokenizer",)), *(("chat_template",) if chats else ()))
 
 
 def _required_files(situation: Situation, mounted: str, choice: WeightsChoice, model: Model) -> tuple[str, ...]:

@@ -38,14 +38,19 @@ def problems_of(root: Path, names: set[str], requires: list[str], required_files
         requires: of `config`, `tokenizer` and `chat_template`.
         required_files: further names that must be there.
     """
-    found = [text for kind in requires if (text := _absent_kind(root, names, kind))]
-    found += [
-        f"{root / name} is not there, and the stack file names it" for name in required_files if name not in names
-    ]
+    found = absent_of(root, names, requires, required_files)
     read = {name: _header_or_problem(root / name) for name in sorted(names) if name.endswith(".safetensors")}
     found += [problem for problem in read.values() if isinstance(problem, str)]
     headers = {name: header for name, header in read.items() if not isinstance(header, str)}
     return [*found, *_size_problems(root, headers), *_index_problems(root, names, headers)]
+
+
+def absent_of(root: Path, names: set[str], requires: list[str], required_files: list[str]) -> list[str]:
+    """Returns what a deployment requires and the folder lacks, a sentence each; arguments as for problems_of."""
+    found = [text for kind in requires if (text := _absent_kind(root, names, kind))]
+    return found + [
+        f"{root / name} is not there, and the stack file names it" for name in required_files if name not in names
+    ]
 
 
 def notes_of(root: Path, names: set[str]) -> list[str]:

@@ -28,13 +28,13 @@ class Examined:
         return {"manifest": self.manifest.as_data(), "hash": self.manifest.hash, "notes": self.notes}
 
 
-def examine(request: dict[str, Any], folder: Path, memories: Path, tell: Tell) -> Examined:
+def examine(request: dict[str, Any], folder: Path, memories: Path | None, tell: Tell) -> Examined:
     """Checks the files of a checkpoint against each other, then hashes them.
 
     Args:
         request: `layout`, `revision`, `requires`, `required_files` (see checkpoint_files).
         folder: what is looked at.
-        memories: folder in which hashes are remembered.
+        memories: folder in which hashes are remembered; none reads every file again.
         tell: receives progress lines.
 
     Raises:
@@ -48,7 +48,7 @@ def examine(request: dict[str, Any], folder: Path, memories: Path, tell: Tell) -
     if problems:
         raise FilesError("\n".join(problems))
     name = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:32]
-    manifest = make_manifest(folder, layout, revision, memories / f"{name}.json", tell)
+    manifest = make_manifest(folder, layout, revision, memories and memories / f"{name}.json", tell)
     return Examined(manifest, [*found.notes, *notes_of(root, names)])
 
 

@@ -14,7 +14,7 @@ def preflight(request: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         request: `stack`, `group`, `storage_folder`, `image` (`reference`, `identity`, `layers`), `weights` (each
-            `folder`, `receipt`, `revision`, `manifest`), `mounts` (folders), `fabric` (address by interface), `ports`,
+            what `weights.status` reads, and `manifest`), `mounts` (folders), `fabric` (address by interface), `ports`,
             `required_bytes`, `shared_memory_bytes`, `open_files`, `controller_seconds`.
 
     Raises:

@@ -5,6 +5,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
+from runtime.common.checkpoint_files import absent_of
 from runtime.common.errors import FilesError
 from runtime.common.weights_folder import examine
 from runtime.common.weights_manifest import Manifest
@@ -15,23 +16,25 @@ from runtime.node.progress import tell
 _READABLE_BY_ALL = stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH
 _ENTERED_BY_ALL = _READABLE_BY_ALL | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH
 _MOST_NAMED = 3
+_FORMAT = 2
+"""Of receipts; raised when they say other things."""
 
 
 def status(request: dict[str, Any]) -> dict[str, Any]:
     """Says whether the weights of `revision` are complete here, by receipt and stat, without reading them.
 
     Args:
-        request: `folder`, `receipt` (a file), `revision`.
+        request: `folder`, `receipt` (a file), `revision`, `requires`, `required_files` (see checkpoint_files).
 
     Returns:
         `complete`, the `manifest` hash and `size_bytes` that the receipt names, and `why` when incomplete.
     """
     folder = Path(request["folder"])
-    receipt = read_json(Path(request["receipt"]))
+    receipt = _read_receipt(request)
     if receipt is None:
         return {"complete": False, "manifest": None, "size_bytes": None, "why": "there is no receipt"}
     found = {"manifest": receipt["hash"], "size_bytes": receipt["size_bytes"]}
-    why = _why_incomplete(folder, receipt, request["revision"])
+    why = _why_incomplete(folder, receipt, request)
     return {"complete": why is None, **found, "why": why}
 
 
@@ -44,7 +47,7 @@ def held_manifest(request: dict[str, Any]) -> dict[str, Any]:
     Raises:
         NodeTaskError: there is no receipt.
     """
-    receipt = read_json(Path(request["receipt"]))
+    receipt = _read_receipt(request)
     if receipt is None:
         raise NodeTaskError(f"{request['receipt']} is not there any more: run it again")
     return receipt["manifest"]
@@ -54,14 +57,16 @@ def make_manifest(request: dict[str, Any]) -> dict[str, Any]:
     """Checks and hashes a folder of this node that weights shall come from.
 
     Args:
-        request: `folder`, `storage_folder`, and what `examine` reads.
+        request: `folder`, `storage_folder`, `read_all` (hashes that are remembered do not count), and what `examine`
+            reads.
 
     Raises:
         NodeTaskError: it is no whole checkpoint.
     """
     try:
         folder = Path(request["folder"]).expanduser()
-        return examine(request, folder, Path(request["storage_folder"]) / "hashes", tell).as_data()
+        memories = None if request["read_all"] else Path(request["storage_folder"]) / "hashes"
+        return examine(request, folder, memories, tell).as_data()
     except FilesError as error:
         raise NodeTaskError(str(error)) from None
 
@@ -98,14 +103,20 @@ def distrust(request: dict[str, Any]) -> dict[str, Any]:
     """
     path = Path(request["receipt"])
     with locked(path.with_suffix(".lock")):
-        receipt = read_json(path)
+        receipt = _read_receipt(request)
         if receipt:
             write_json(path, {**receipt, "damaged": request["paths"]})
     return {"distrusted": bool(receipt)}
 
 
-def _why_incomplete(folder: Path, receipt: dict[str, Any], revision: str) -> str | None:
-    if receipt["manifest"]["revision"] != revision:
+def _read_receipt(request: dict[str, Any]) -> dict[str, Any] | None:
+    """A receipt that another version of this program wrote vouches for nothing: the files are looked at again."""
+    receipt = read_json(Path(request["receipt"]))
+    return receipt if receipt and receipt.get("format") == _FORMAT else None
+
+
+def _why_incomplete(folder: Path, receipt: dict[str, Any], request: dict[str, Any]) -> str | None:
+    if receipt["manifest"]["revision"] != request["revision"]:
         return f"the receipt is for revision {receipt['manifest']['revision']}"
     if receipt["damaged"]:
         return f"{folder / receipt['damaged'][0]} was found damaged when it was read again"
@@ -113,12 +124,14 @@ def _why_incomplete(folder: Path, receipt: dict[str, Any], revision: str) -> str
         if why := _difference(folder / path, size_bytes, modified_ns):
             return why
     for link, target in receipt["manifest"]["links"].items():
-        if not (folder / link).is_symlink() or str((folder / link).readlink()) != target:
+        if not _leads_to(folder / link, target):
             return f"{folder / link} is not the link to {target} that the receipt names"
     for path, text in receipt["texts"].items():
         if not _holds(folder / path, text):
             return f"{folder / path} does not hold {text} alone, as the client of Hugging Face needs it"
-    return None
+    manifest = Manifest.from_data(receipt["manifest"])
+    absent = absent_of(folder / manifest.root, set(manifest.content()), request["requires"], request["required_files"])
+    return absent[0] if absent else None
 
 
 def _difference(path: Path, size_bytes: int, modified_ns: int) -> str | None:
@@ -131,6 +144,10 @@ def _difference(path: Path, size_bytes: int, modified_ns: int) -> str | None:
     if found.st_mtime_ns != modified_ns:
         return f"{path} was changed after the receipt was written"
     return None
+
+
+def _leads_to(link: Path, target: str) -> bool:
+    return link.is_symlink() and os.path.realpath(link) == os.path.realpath(link.parent / target)
 
 
 def _holds(path: Path, text: str) -> bool:
@@ -146,6 +163,7 @@ def _manifest(data: dict[str, Any]) -> Manifest:
 
 def _receipt(folder: Path, manifest: Manifest) -> dict[str, Any]:
     return {
+        "format": _FORMAT,
         "hash": manifest.hash,
         "size_bytes": manifest.size_bytes,
         "manifest": manifest.as_data(),
@@ -182,7 +200,7 @@ def _refuse_in_the_way(path: Path) -> None:
 def _put(path: Path, make: Any) -> None:
     """Puts a link or a small file in place in one step."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.new")  # the same after a kill, so that none is left behind
     temporary.unlink(missing_ok=True)
     make(temporary)
     temporary.replace(path)

@@ -131,7 +131,7 @@ def _is_same(source: Path, target: Path) -> bool:
 
 def _bring(source: Path, target: Path) -> str:
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    temporary = target.with_name(f".{target.name}.new")  # the same after a kill, so that none is left behind
     temporary.unlink(missing_ok=True)
     try:
         how = "linked" if _link(source, temporary) else _copy(source, temporary)

@@ -1,5 +1,6 @@
 """Who gives the weights to whom, and when nothing is done: nodes are folders here, and copying is only recorded."""
 
+import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ import pytest
 from ops import weights as weights_ops
 from ops.errors import OperationError
 from ops.transfers import Party, Received, Receiver, TransferFile
-from ops.weights import CONTROLLER, Delivery, bring
+from ops.weights import CONTROLLER, Delivery, bring, manifest_of_node, missing
 from runtime.node import weights as node_weights
 from runtime.node import weights_sources
 from runtime.node.errors import NodeTaskError
@@ -230,6 +231,21 @@ def test_a_share_is_looked_at_on_every_node_and_nothing_is_sent(nodes: Nodes, mo
     (nodes.root / "b" / "mnt/tiny/config.json").unlink()
     with pytest.raises(OperationError, match=r"b: .*config\.json is not there"):
         bring(delivery("a", "b", source=source, folder="/mnt/tiny"), quiet)
+
+
+def test_a_share_is_read_again_when_it_is_asked_for(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights_sources, "mount_of", lambda *_: ("nas:/models", "nfs4", "/mnt"))
+    folder = write_flat(nodes.root / "a" / "mnt/tiny", checkpoint())
+    source = WeightsSource(kind="nfs", folder="/mnt/tiny", export="nas:/models")
+    goods = delivery("a", source=source, folder="/mnt/tiny")
+    bring(goods, quiet)
+    manifest = manifest_of_node(goods, "a")
+    shard = folder / "model-00001-of-00002.safetensors"
+    before = shard.stat()
+    shard.write_bytes(shard.read_bytes()[:-1] + b"x")
+    os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert missing(goods, manifest, deep=False)["a"].missing == ()
+    assert missing(goods, manifest, deep=True)["a"].missing == (shard.name,)
 
 
 def test_all_nodes_that_fail_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,8 @@ def arrived(tmp_path: Path, source: Path, layout: Any) -> dict[str, Any]:
         "folder": str(folder),
         "receipt": f"{folder}.receipt.json",
         "revision": REVISION,
+        "requires": ["config"],
+        "required_files": [],
         "manifest": manifest.as_data(),
         "in_place": False,
     }
@@ -135,6 +137,18 @@ def test_a_receipt_is_for_one_revision(flat: dict[str, Any]) -> None:
     assert "receipt is for revision" in weights.status(flat | {"revision": "another"})["why"]
 
 
+def test_a_receipt_vouches_only_for_what_this_deployment_requires(flat: dict[str, Any]) -> None:
+    weights.finish(flat)
+    assert weights.status(flat | {"requires": ["config", "tokenizer", "chat_template"]})["complete"]
+    why = weights.status(flat | {"required_files": ["mm.jinja"]})["why"]
+    assert why.endswith("mm.jinja is not there, and the stack file names it")
+
+
+def test_a_receipt_of_another_version_vouches_for_nothing(flat: dict[str, Any]) -> None:
+    Path(flat["receipt"]).write_text(json.dumps({"revision": REVISION, "manifest": "m", "files": []}))
+    assert weights.status(flat)["why"] == "there is no receipt"
+
+
 def test_damage_that_stat_cannot_see_is_kept_in_mind(flat: dict[str, Any]) -> None:
     weights.finish(flat)
     weights.distrust(flat | {"paths": ["config.json"]})
@@ -203,6 +217,8 @@ def test_a_receipt_for_a_share_lies_elsewhere_and_leaves_the_share_alone(tmp_pat
         "folder": str(folder),
         "receipt": str(tmp_path / "elsewhere" / "r.json"),
         "revision": REVISION,
+        "requires": ["config"],
+        "required_files": [],
         "manifest": manifest.as_data(),
         "in_place": True,
     }
