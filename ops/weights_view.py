@@ -105,9 +105,13 @@ def show_rows(rows: list[Row]) -> None:
     for heading in ("weights", "node", "state", "to bring", "manifest"):
         table.add_column(heading, overflow="fold")
     for row in rows:
-        state = "complete" if row.complete else f"incomplete: {row.why}"
+        state = "complete" if row.complete else "incomplete"
         table.add_row(row.weights, row.node, state, _shown_bytes(row), (row.manifest or "-")[:16])
-    Console(highlight=False).print(table)
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(table)
+    for row in rows:
+        if row.why:
+            console.print(f"{row.weights} on {row.node}: {row.why}", markup=False)
 
 
 def show_manifests(found: list[tuple[str, Source]]) -> None:
