@@ -13,12 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.common.image_identity import image_identity
-from runtime.node import image_export, image_missing, image_prune, saved_image
-from runtime.node.disk_room import check_room
 from runtime.node.errors import NodeTaskError
-from runtime.node.image_archive import Parts, write_archive
-from runtime.node.image_missing import Held
-from runtime.node.image_store import CLASSIC, CONTAINERD, ImageStore, common_prefix, refuse_other_architecture
+from runtime.node.image import export as image_export
+from runtime.node.image import missing as image_missing
+from runtime.node.image import prune as image_prune
+from runtime.node.image import saved as saved_image
+from runtime.node.image.archive import Parts, write_archive
+from runtime.node.image.missing import Held
+from runtime.node.image.room import check_room
+from runtime.node.image.store import CLASSIC, CONTAINERD, ImageStore, common_prefix, refuse_other_architecture
 from tests.image_archives import HandMade, compressed, digest, random_layer
 
 LOW, PATCH = random_layer("low", 50_000), random_layer("patch", 7_000)

@@ -21,10 +21,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
-from runtime.common.weights_manifest import CHUNK_BYTES
+from runtime.common.file_hashes import CHUNK_BYTES
 from runtime.node.errors import NodeTaskError
 from runtime.node.files import read_json, write_json
-from runtime.node.image_store import ImageStore, name_of
+from runtime.node.image.store import ImageStore, name_of
 from runtime.node.progress import tell
 
 _MOST_DOCUMENT_BYTES = 4 << 20

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runtime.node.disk_room import check_room, free_bytes
 from runtime.node.errors import NodeTaskError
-from runtime.node.image_store import (
+from runtime.node.image.room import check_room, free_bytes
+from runtime.node.image.saved import SavedLayer, forget_absent, saved_image
+from runtime.node.image.store import (
     CONTAINERD,
     ImageStore,
     common_prefix,
@@ -17,7 +18,6 @@ from runtime.node.image_store import (
     refuse_other_architecture,
 )
 from runtime.node.progress import tell
-from runtime.node.saved_image import SavedLayer, forget_absent, saved_image
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
-from runtime.node.image_missing import Held, layer_file
-from runtime.node.image_store import CONTAINERD
+from runtime.node.image.missing import Held, layer_file
+from runtime.node.image.store import CONTAINERD
 from runtime.node.progress import tell
 
 _MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"

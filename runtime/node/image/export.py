@@ -9,16 +9,16 @@ import tarfile
 from pathlib import Path
 from typing import IO, Any, cast
 
+from runtime.common.file_hashes import CHUNK_BYTES, sha256_of
 from runtime.common.image_identity import image_identity
-from runtime.common.weights_manifest import CHUNK_BYTES, sha256_of
-from runtime.node.disk_room import free_bytes
 from runtime.node.docker import inspect
 from runtime.node.errors import NodeTaskError
 from runtime.node.files import locked, sync_folder
-from runtime.node.image_missing import layer_file
-from runtime.node.image_store import ImageStore, image_store, layers_of, name_of
+from runtime.node.image.missing import layer_file
+from runtime.node.image.room import free_bytes
+from runtime.node.image.saved import SavedImage, SavedLayer, plain, saved_image, saving, told
+from runtime.node.image.store import ImageStore, image_store, layers_of, name_of
 from runtime.node.progress import tell
-from runtime.node.saved_image import SavedImage, SavedLayer, plain, saved_image, saving, told
 
 CONFIG_FILE = "config.json"
 
