@@ -33,10 +33,9 @@ def main() -> int:
         print(f"supervisor: {error}", file=sys.stderr, flush=True)
         return _NOT_WHAT_IS_NEEDED
     processes.become_reaper()
-    supervisor = Supervisor(request, record, identity, key)
     for refused in keep_runnable():
         print(f"supervisor: {refused}", file=sys.stderr, flush=True)
-    return supervisor.run()
+    return Supervisor(request, record, identity, key).run()
 
 
 sys.exit(main())

@@ -29,9 +29,9 @@ class _Memory:
 class Peers:
     """The peers of a rank, each asked by a thread of its own so that a silent one delays nobody."""
 
-    def __init__(self, own: Peer, others: Sequence[Peer], port: int, key: bytes) -> None:
+    def __init__(self, own: Peer, others: Sequence[Peer], key: bytes) -> None:
         """Starts asking."""
-        self._own, self._others, self._port, self._key = own, tuple(others), port, key
+        self._own, self._others, self._key = own, tuple(others), key
         now = time.monotonic()
         self._known = {peer.rank: _Memory(now) for peer in self._others}
         for peer in self._others:
@@ -53,7 +53,7 @@ class Peers:
         sent = time.time()
         try:
             status = Status.from_plain(
-                ask_status(self._key, peer.address, self._port, self._own.address, _ANSWER_SECONDS)
+                ask_status(self._key, peer.address, peer.port, self._own.address, _ANSWER_SECONDS)
             )
         except ExchangeError as error:
             now = time.monotonic()

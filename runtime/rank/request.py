@@ -14,11 +14,13 @@ class Peer:
         rank: its number; 0 is the head.
         node: the node's name, for people.
         address: on the fabric.
+        port: of its supervisor's status endpoint.
     """
 
     rank: int
     node: str
     address: str
+    port: int
 
     @property
     def name(self) -> str:
@@ -104,7 +106,6 @@ class RankRequest:
         generation: hash of the group: other ranks are of this generation or refused.
         rank: this one's number.
         peers: all ranks in order, with this one.
-        port: of every supervisor's status endpoint.
         argv: the engine.
         before: commands that must have succeeded before the engine, in this order.
         awaited_accelerators: how many Ray must know of before the engine starts; 0 waits for none.
@@ -125,7 +126,6 @@ class RankRequest:
     generation: str
     rank: int
     peers: tuple[Peer, ...]
-    port: int
     argv: tuple[str, ...]
     before: tuple[tuple[str, ...], ...]
     awaited_accelerators: int

@@ -146,7 +146,7 @@ class Supervisor:
             self._say(notice)
         self._publish(rails=fabric.rails_to_plain(found))
         if not self._open_endpoint():
-            self._fail(f"the status endpoint cannot listen at {self._request.own.address}:{self._request.port}")
+            self._fail(f"the status endpoint cannot listen: {'; '.join(self._status.waiting_for)}")
         return environment_for(self._request, fabric.environment_of_engine(found))
 
     def _gather(self) -> tuple[str, ...]:
@@ -298,7 +298,7 @@ class Supervisor:
             raise _ParkError(TRIPPED, cause)
         if not self._request.serves:
             return end.code if end.code is not None else _CODE_OF_A_JOB_ENDED_BY_A_PEER
-        self._count(cause, by_itself=end.code is not None)
+        self._count(cause, by_itself=end.code is not None or cause.rank == self._request.rank)
         return None
 
     def _stop(self, cause: Cause, view: tuple[str, ...]) -> Cause:
@@ -391,12 +391,13 @@ class Supervisor:
     def _open_endpoint(self) -> bool:
         """Lets peers see this rank as soon as its address is there, and asks them."""
         if self._endpoint is None:
+            own = self._request.own
             try:
-                self._endpoint = Endpoint(self._request.own.address, self._request.port, self._key, self.status)
+                self._endpoint = Endpoint(own.address, own.port, self._key, self.status)
             except OSError as error:
-                self._publish(waiting_for=(f"{self._request.own.address}:{self._request.port}: {error.strerror}",))
+                self._publish(waiting_for=(f"{own.address}:{own.port}: {error.strerror}",))
                 return False
-            self._peers = Peers(self._request.own, self._request.others, self._request.port, self._key)
+            self._peers = Peers(own, self._request.others, self._key)
         return True
 
     def _sights(self) -> dict[int, Any]:
