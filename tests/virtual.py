@@ -1,6 +1,7 @@
 """The fabric of the tests and a project of its own on it: real nodes, real engine, real providers."""
 
 import contextlib
+import ipaddress
 import json
 import os
 import shutil
@@ -24,7 +25,13 @@ from spec.cluster import Cluster
 from spec.connection import connection_to
 
 PROJECT = Path(__file__).parents[1]
-FABRIC = "test"
+FABRIC = os.environ.get("GB10_SERVING_TEST_FABRIC", "test")
+"""Another name, with `GB10_SERVING_TEST_SUBNETS`, lets a second checkout test beside the first."""
+
+_MANAGEMENT, _RAIL = (
+    ipaddress.IPv4Network(text)
+    for text in os.environ.get("GB10_SERVING_TEST_SUBNETS", "198.51.100.128/27 198.51.100.160/27").split()
+)
 NODES = tuple(f"test-{number}" for number in range(1, 5))
 CHEAP_ENGINE = Path(__file__).parent / "engine" / "cheap_engine"
 
@@ -35,13 +42,13 @@ def cluster_data(identity_file: Path) -> dict[str, Any]:
         "hardware": "virtual",
         "ssh": {"identity_file": str(identity_file), "connect_timeout_seconds": 5},
         "limits": {"open_files": 20000, "locked_memory_bytes": 8388608, "shared_memory_bytes": 1 << 30},
-        "virtual_fabric": {"management_subnet": "198.51.100.128/27", "rail_subnets": ["198.51.100.160/27"]},
+        "virtual_fabric": {"management_subnet": str(_MANAGEMENT), "rail_subnets": [str(_RAIL)]},
         "nodes": {
             name: {
-                "management_address": f"198.51.100.{139 + number}",
+                "management_address": str(_MANAGEMENT[11 + number]),
                 "host_key": public_line(host_key(name)),
                 "switch": "virtual",
-                "rails": [{"address": f"198.51.100.{171 + number}", "interface": "rail0"}],
+                "rails": [{"address": str(_RAIL[11 + number]), "interface": "rail0"}],
             }
             for number, name in enumerate(NODES, start=1)
         },

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from runtime.rank.exchange import answer_to, read_line
+from runtime.rank.exchange import Traffic, answer_to, read_line
 
 _THREADS = 3
 _SECONDS_FOR_A_QUESTION = 1.0
@@ -18,19 +18,23 @@ class Endpoint:
     All threads are made when it opens, so that answering needs no new one when memory is short.
     """
 
-    def __init__(self, address: str, port: int, key: bytes, status: Callable[[], dict[str, Any]]) -> None:
+    def __init__(
+        self, address: str, port: int, key: bytes, status: Callable[[], dict[str, Any]], traffic: Traffic
+    ) -> None:
         """Listens.
 
         Args:
             address, port: where.
             key: the group's.
             status: returns what is answered.
+            traffic: counts it.
 
         Raises:
             OSError: the address is not on this node, or the port is taken.
         """
         self._key = key
         self._status = status
+        self._traffic = traffic
         self._listener = socket.create_server((address, port), backlog=64)
         for number in range(_THREADS):
             threading.Thread(target=self._serve, name=f"endpoint-{number}", daemon=True).start()
@@ -50,4 +54,7 @@ class Endpoint:
             # A peer that went away in the middle of its question asks again.
             with contextlib.suppress(OSError), connection:
                 connection.settimeout(_SECONDS_FOR_A_QUESTION)
-                connection.sendall(answer_to(self._key, read_line(connection), self._status()))
+                question = read_line(connection)
+                answer = answer_to(self._key, question, self._status())
+                connection.sendall(answer)
+                self._traffic.count(question, answer)

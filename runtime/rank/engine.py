@@ -8,8 +8,7 @@ from runtime.rank.surroundings import OFFLINE, secret_variables
 RAY_COUNT = (
     "python3",
     "-c",
-    "import ray; ray.init(address='auto', logging_level='ERROR'); "
-    "print(int(ray.cluster_resources().get('GPU', 0)))",
+    "import ray; ray.init(address='auto', logging_level='ERROR'); print(int(ray.cluster_resources().get('GPU', 0)))",
 )
 """Prints how many accelerators Ray knows of."""
 

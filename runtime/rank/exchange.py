@@ -17,6 +17,21 @@ _MOST_BYTES = 1 << 18
 _QUESTION = "status"
 
 
+_PACKETS_BYTES = 1200
+"""At most, of one exchange beside its two lines: eleven packets of TCP."""
+
+
+class Traffic:
+    """Counts what supervisors put on the rails, so that it is not taken for the engine's traffic."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+    def count(self, question: bytes, answer: bytes) -> None:
+        """Adds one exchange; two at the same moment may count as one, which is far below what matters."""
+        self.bytes += len(question) + len(answer) + _PACKETS_BYTES
+
+
 class ExchangeError(Exception):
     """Raised when a peer did not give a genuine answer; `refused` tells whether nothing listens at its address."""
 
@@ -38,14 +53,17 @@ def read_key(path: Path) -> bytes:
     return key
 
 
-def ask_status(key: bytes, address: str, port: int, source: str | None, timeout_seconds: float) -> dict[str, Any]:
+def ask_status(
+    key: bytes, address: str, port: int, source: str | None, timeout_seconds: float, traffic: Traffic | None = None
+) -> dict[str, Any]:
     """Asks the supervisor at an address for its status.
 
     Args:
         key: the group's.
         address, port: of its endpoint.
         source: our own address on the fabric, so that the question takes that way; none leaves it to the system.
-        timeout_seconds: for the whole exchange's single steps.
+        timeout_seconds: for each step of the exchange.
+        traffic: counts it.
 
     Raises:
         ExchangeError: it does not listen, does not answer, or its answer is not genuine.
@@ -57,8 +75,11 @@ def ask_status(key: bytes, address: str, port: int, source: str | None, timeout_
             (address, port), timeout=timeout_seconds, source_address=(source, 0) if source else None
         ) as connection:
             connection.settimeout(timeout_seconds)
-            connection.sendall(json.dumps(question).encode() + b"\n")
+            asked = json.dumps(question).encode() + b"\n"
+            connection.sendall(asked)
             line = read_line(connection)
+            if traffic:
+                traffic.count(asked, line)
     except ConnectionRefusedError:
         raise ExchangeError("nothing listens there", refused=True) from None
     except TimeoutError:

@@ -11,9 +11,7 @@ from runtime.rank.request import RankRequest
 from runtime.rank.status import Status
 
 
-def resolve_fabric(
-    request: RankRequest, sleep: Callable[[float], None], tell: Callable[[str], None]
-) -> ResolvedFabric:
+def resolve_fabric(request: RankRequest, sleep: Callable[[float], None], tell: Callable[[str], None]) -> ResolvedFabric:
     """Finds devices, GID index and addresses of this node, waiting for links that come up late.
 
     Raises:

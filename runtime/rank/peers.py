@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from runtime.rank.agreement import Sight
-from runtime.rank.exchange import ExchangeError, ask_status
+from runtime.rank.exchange import ExchangeError, Traffic, ask_status
 from runtime.rank.request import Peer
 from runtime.rank.status import Status
 
@@ -29,9 +29,9 @@ class _Memory:
 class Peers:
     """The peers of a rank, each asked by a thread of its own so that a silent one delays nobody."""
 
-    def __init__(self, own: Peer, others: Sequence[Peer], key: bytes) -> None:
+    def __init__(self, own: Peer, others: Sequence[Peer], key: bytes, traffic: Traffic) -> None:
         """Starts asking."""
-        self._own, self._others, self._key = own, tuple(others), key
+        self._own, self._others, self._key, self._traffic = own, tuple(others), key, traffic
         now = time.monotonic()
         self._known = {peer.rank: _Memory(now) for peer in self._others}
         for peer in self._others:
@@ -53,7 +53,7 @@ class Peers:
         sent = time.time()
         try:
             status = Status.from_plain(
-                ask_status(self._key, peer.address, peer.port, self._own.address, _ANSWER_SECONDS)
+                ask_status(self._key, peer.address, peer.port, self._own.address, _ANSWER_SECONDS, self._traffic)
             )
         except ExchangeError as error:
             now = time.monotonic()

@@ -13,7 +13,7 @@ _POLL_SECONDS = 0.05
 
 def become_reaper() -> None:
     """Makes orphans below this process its children, as they are for the first process of a container anyway."""
-    import ctypes  # noqa: PLC0415 - only here, and large
+    import ctypes
 
     if os.getpid() != 1:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -131,7 +131,7 @@ def _signal_all(number: int) -> None:
 
 
 def _processes() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
 
 
 def _parent(process: int) -> int | None:

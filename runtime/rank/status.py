@@ -78,6 +78,7 @@ class Status:
         memory: figures of the guard, for people.
         engine: process id and age of the engine, for people.
         restarts: by itself, within the window.
+        exchanged_bytes: what supervisors have put on this node's rails.
     """
 
     rank: int
@@ -96,6 +97,7 @@ class Status:
     memory: Mapping[str, Any] = field(default_factory=dict)
     engine: Mapping[str, Any] = field(default_factory=dict)
     restarts: int = 0
+    exchanged_bytes: int = 0
 
     def to_plain(self) -> dict[str, Any]:
         """Returns it as JSON data."""

@@ -13,11 +13,12 @@ from runtime.rank import fabric, processes, signals
 from runtime.rank.agreement import all_done, causes_of, earliest, gather, lost
 from runtime.rank.endpoint import Endpoint
 from runtime.rank.engine import RAY_COUNT, ending, environment_for
+from runtime.rank.exchange import Traffic
 from runtime.rank.guard import MemoryGuard
 from runtime.rank.health import Health
 from runtime.rank.page_cache import PageCacheRelease
 from runtime.rank.peers import Peers
-from runtime.rank.record import Memory, Parked, Record
+from runtime.rank.record import Parked, Record
 from runtime.rank.request import RankRequest
 from runtime.rank.status import (
     FAILED,
@@ -93,6 +94,7 @@ class Supervisor:
         self._said: tuple[tuple[str, ...], float] = ((), 0.0)
         self._status = Status(request.rank, request.own.node, RESOLVING, identity, self._instance)
         self._guard = MemoryGuard(request.guard, processes.kill_all)
+        self._traffic = Traffic()
         self._endpoint: Endpoint | None = None
         self._peers: Peers | None = None
 
@@ -122,7 +124,11 @@ class Supervisor:
         if "started" in engine:
             engine["seconds"] = int(time.monotonic() - engine.pop("started"))
         return replace(
-            self._status, clock_seconds=time.time(), memory=self._guard.figures(), engine=engine
+            self._status,
+            clock_seconds=time.time(),
+            memory=self._guard.figures(),
+            engine=engine,
+            exchanged_bytes=self._traffic.bytes,
         ).to_plain()
 
     # What happens in one life of the group.
@@ -170,7 +176,9 @@ class Supervisor:
             if found.view and found.may_start and not waiting:
                 return found.view
             if time.monotonic() > deadline:
-                self._fail(f"the group did not come together within {request.patience.gather:g} s: {'; '.join(waiting)}")
+                self._fail(
+                    f"the group did not come together within {request.patience.gather:g} s: {'; '.join(waiting)}"
+                )
             self._rest(_GATHER_TICK_SECONDS)
 
     def _wait_for_memory(self) -> None:
@@ -200,7 +208,9 @@ class Supervisor:
                 health.end()
         return self._after(end, view)
 
-    def _start_and_follow(self, environment: Mapping[str, str], health: Health | None, cache: PageCacheRelease) -> _Ending:
+    def _start_and_follow(
+        self, environment: Mapping[str, str], health: Health | None, cache: PageCacheRelease
+    ) -> _Ending:
         for step in self._request.before:
             end = self._run_step(step, environment)
             if end.code != 0:
@@ -393,11 +403,11 @@ class Supervisor:
         if self._endpoint is None:
             own = self._request.own
             try:
-                self._endpoint = Endpoint(own.address, own.port, self._key, self.status)
+                self._endpoint = Endpoint(own.address, own.port, self._key, self.status, self._traffic)
             except OSError as error:
                 self._publish(waiting_for=(f"{own.address}:{own.port}: {error.strerror}",))
                 return False
-            self._peers = Peers(own, self._request.others, self._key)
+            self._peers = Peers(own, self._request.others, self._key, self._traffic)
         return True
 
     def _sights(self) -> dict[int, Any]:

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import time
@@ -46,7 +47,7 @@ def test_a_hanging_node_stops_an_up_before_anything_is_touched(project: Project)
         assert {"main-test-1-rank0", "main-test-2-rank1"} <= preview.changed()
         run = project.up("one")
         assert run.code != 0
-        assert "test-2 (198.51.100.141) does not answer ssh within 5 s" in run.output
+        assert re.search(r"test-2 \([\d.]+\) does not answer ssh within 5 s", run.output)
         assert_readable(run.output)
         assert not any("rank" in step.name for step in run.steps if step.operation != "same")
         assert "max-model-len=512" in project.on_node("test-1", "docker logs gb10-one-main-rank0")
@@ -107,7 +108,7 @@ def test_a_second_stack_is_told_who_holds_the_node(project: Project) -> None:
     started = project.on_node("test-2", "docker inspect --format '{{.State.StartedAt}}' gb10-one-main-rank1")
     second = project.up("two", cheap_deployment("test-2", "test-3"))
     assert second.code != 0
-    assert "test-2 (198.51.100.141): claim: this node serves stack one, group main" in second.output
+    assert re.search(r"test-2 \([\d.]+\): claim: this node serves stack one, group main", second.output)
     assert "pulumi destroy --stack one" in second.output
     assert_readable(second.output)
     assert project.containers("test-3") == []
