@@ -1,4 +1,4 @@
-"""The secrets of a group's ranks: files on their nodes, never in argv, a container's environment, a label or the state."""
+"""Secrets of a group's ranks: files on their nodes; never in argv, environment or labels, encrypted in the state."""
 
 import hashlib
 import hmac
@@ -9,7 +9,7 @@ import pulumi
 
 from components.node import Node
 from components.task import answer_of, task
-from spec.release import GroupPlan, Release
+from spec.release import GroupPlan
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,6 @@ class RankSecrets(pulumi.ComponentResource):
     def __init__(
         self,
         name: str,
-        release: Release,
         group: GroupPlan,
         nodes: dict[str, Node],
         secrets: Secrets,

@@ -52,7 +52,7 @@ class ServingGroup(pulumi.ComponentResource):
             for rank in group.ranks
         ]
         claims: list[pulumi.Resource] = [self._claim(rank, preflights) for rank in group.ranks]
-        kept = RankSecrets(f"{name}-secrets", release, group, nodes, secrets, claims, self)
+        kept = RankSecrets(f"{name}-secrets", group, nodes, secrets, claims, self)
         self.generation = command.local.Command(
             f"{name}-generation",
             create=f"echo {group.hash}",

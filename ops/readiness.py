@@ -79,9 +79,9 @@ def wait_until_ready(request: dict[str, Any]) -> dict[str, Any]:
     An offline job, which has no probe, is waited for until all its ranks have ended without error.
 
     Args:
-        request: `storage_folder`, `group`, `ranks` (each `rank`, `node`, `container`, `interfaces`, `supervisor`, `connection`),
-            `probe` (request of the head's probe, none for an offline job), `start_timeout_seconds` (until all serve),
-            `watch_seconds` (the longest that it may take).
+        request: `storage_folder`, `group`, `ranks` (each `rank`, `node`, `container`, `interfaces`, `supervisor`,
+            `connection`), `probe` (request of the head's probe, none for an offline job), `start_timeout_seconds`
+            (until all serve), `watch_seconds` (the longest that it may take).
 
     Raises:
         OperationError: a rank ended, gave up or cannot be watched, the group did not serve or answer in time, the head

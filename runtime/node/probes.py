@@ -20,8 +20,8 @@ def probe(request: dict[str, Any]) -> dict[str, Any]:
     """Waits for `/health`, then asks every question once at temperature 0.
 
     Args:
-        request: `port`, `served_name`, `probes` (`prompt`, `answer`, `match`, `tokens`), `api_key_file` (none or one that need not
-            exist), `start_timeout_seconds`, `answer_timeout_seconds`.
+        request: `port`, `served_name`, `probes` (`prompt`, `answer`, `match`, `tokens`), `api_key_file` (none, or
+            one that need not exist), `start_timeout_seconds`, `answer_timeout_seconds`.
 
     Raises:
         NodeTaskError: not healthy in time, no answer, a wrong answer, or a number that is none.

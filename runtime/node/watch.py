@@ -23,8 +23,8 @@ def watch_rank(request: dict[str, Any]) -> dict[str, Any]:
         request: `storage_folder`, `container`.
 
     Returns:
-        `state` (`running`, `ended` or `absent`), `exit_code`, `generation`, `supervisor` (its status as it last changed),
-        `last_lines`, `seconds_since_start`.
+        `state` (`running`, `ended` or `absent`), `exit_code`, `generation`, `supervisor` (its status as it last
+        changed), `last_lines`, `seconds_since_start`.
     """
     told: dict[str, Any] = {}
     told_at = 0.0

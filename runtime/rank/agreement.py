@@ -87,8 +87,8 @@ def differences(own: Identity, peer: Peer, sight: Sight) -> list[str]:
     other = status.identity
     if other.generation != own.generation:
         return [
-            f"{peer.name} is of generation {other.generation[:12]} and this group is of {own.generation[:12]}: refused. "
-            "It was started by hand or left over; remove that container and run `pulumi up`"
+            f"{peer.name} is of generation {other.generation[:12]} and this group is of {own.generation[:12]}: refused."
+            " It was started by hand or left over; remove that container and run `pulumi up`"
         ]
     found = [
         f"{peer.name} has another {what}: {theirs}, here {ours}: refused. {way_out}"
@@ -110,7 +110,8 @@ def lost(own: Status, others: Sequence[Peer], sights: Sights, patience: Patience
 
     Args:
         own: this rank; its view is the one that its engine was started for.
-        others, sights: its peers.
+        others: its peers.
+        sights: what is known of each.
         patience: for silent peers.
         now_seconds: the node's clock, for the cause.
     """

@@ -24,7 +24,8 @@ class Endpoint:
         """Listens.
 
         Args:
-            address, port: where.
+            address: where.
+            port: where, too.
             key: the group's.
             status: returns what is answered.
             traffic: counts it.

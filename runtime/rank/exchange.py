@@ -60,7 +60,8 @@ def ask_status(
 
     Args:
         key: the group's.
-        address, port: of its endpoint.
+        address: of its endpoint.
+        port: of its endpoint.
         source: our own address on the fabric, so that the question takes that way; none leaves it to the system.
         timeout_seconds: for each step of the exchange.
         traffic: counts it.

@@ -1,8 +1,8 @@
 """Gives the checkpoint's pages back while an engine loads it.
 
-On unified memory the page cache stands in the way of the weights that were read through it. The sources drop all caches
-as root, above a threshold or each minute (facts/seed-repos.md section 4); one of them drops only the checkpoint's pages,
-which needs no right on the host and takes nothing from anybody else. A container may do only that.
+On unified memory the page cache stands in the way of the weights that were read through it. The sources drop all
+caches as root, above a threshold or each minute (facts/seed-repos.md section 4); one of them drops only the pages of
+the checkpoint, which needs no right on the host and takes nothing from anybody else. A container may do only that.
 """
 
 import os

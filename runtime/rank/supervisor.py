@@ -333,8 +333,8 @@ class Supervisor:
         """Passes the request on, gives the engine its time, and returns its exit code."""
         cause = replace(self._own_cause(f"{self._request.own.name} was asked to stop"), asked=True)
         self._publish(state=STOPPING, cause=cause, cause_view=self._status.view, waiting_for=())
-        engine = self._engine.get("process")
-        deadline = time.monotonic() + self._request.patience.stop
+        engine, told = self._engine.get("process"), time.monotonic()
+        deadline = told + self._request.patience.stop
         if engine:
             processes.ask_to_end(engine)
             while engine not in self._ended and time.monotonic() < deadline:
@@ -342,6 +342,9 @@ class Supervisor:
         code = self._ended.get(engine, 0) if engine else 0
         killed = bool(engine) and engine not in self._ended
         processes.end_all(0.0 if killed else _GRACE_AFTER_LOSS_SECONDS, self._pause, self._say)
+        # Peers must hear that it was meant, or they would take it for a failure.
+        while self._request.others and (left := told + _CAUSES_SECONDS - time.monotonic()) > 0:
+            self._pause(left)
         return self._ended.get(engine, code) if engine else code
 
     def _finish_job(self) -> int:

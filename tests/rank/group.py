@@ -1,5 +1,6 @@
 """A group of real supervisors on this machine's loopback address, each the first process of its own namespace."""
 
+import contextlib
 import fcntl
 import json
 import os
@@ -87,6 +88,7 @@ class LoopbackRank:
     request: dict[str, Any]
     log: Path
     restarts: bool = True
+    environment: dict[str, str] = field(default_factory=dict)
     process: "subprocess.Popen[bytes] | None" = None
     codes: list[int] = field(default_factory=list)
     _stopped: bool = False
@@ -178,6 +180,7 @@ class LoopbackRank:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                env={**os.environ, **self.environment},
                 start_new_session=True,
             )
 
@@ -242,17 +245,17 @@ class LoopbackGroup:
 
     def alive(self) -> set[tuple[int, str]]:
         """Returns rank and view of every child that lives."""
-        found = set()
-        for path in list((self.folder / "alive").iterdir()):
-            try:
-                with path.open("r+") as file:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                rank, view = path.name.split(" ")
-                found.add((int(rank), view))
-            except FileNotFoundError:
-                continue
-        return found
+        names = [path.name.split(" ") for path in list((self.folder / "alive").iterdir()) if _is_locked(path)]
+        return {(int(rank), view) for rank, view in names}
+
+
+def _is_locked(path: Path) -> bool:
+    with contextlib.suppress(FileNotFoundError), path.open("r+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def _children(process: int) -> list[int]:
