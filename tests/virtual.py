@@ -33,6 +33,7 @@ _MANAGEMENT, _RAIL = (
     for text in os.environ.get("GB10_SERVING_TEST_SUBNETS", "198.51.100.128/27 198.51.100.160/27").split()
 )
 NODES = tuple(f"test-{number}" for number in range(1, 5))
+STORAGE = "/var/lib/gb10-serving"
 CHEAP_ENGINE = Path(__file__).parent / "engine" / "cheap_engine"
 
 
@@ -211,6 +212,19 @@ class Project:
         }
         response = httpx.post(f"http://{address}:{port}/v1/chat/completions", json=body, timeout=60, trust_env=False)
         return response.raise_for_status().json()["choices"][0]["message"]["content"]
+
+
+    def answers(self, node: str) -> bool:
+        """Tells whether the head on a node answers right now."""
+        try:
+            return self.ask(node) == "17 x 23 = 391"
+        except (httpx.HTTPError, KeyError):
+            return False
+
+    def status(self, node: str, container: str) -> dict[str, Any]:
+        """Returns the status that a rank's supervisor left on its node; empty before it has one."""
+        text = self.on_node(node, f"cat {STORAGE}/ranks/{container}/record/status.json 2>/dev/null", check=False)
+        return json.loads(text) if text else {}
 
 
 def _steps(events: Path) -> list[Step]:
