@@ -12,8 +12,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from lab.errors import LabError
-from ops import lab_stack, plan_view
-from ops.chains import listed_chains, show_chains
+from ops import image_verbs, lab_stack, plan_view
 from ops.environment import environment_of, pulumi_environment
 from ops.errors import OperationError
 from ops.golden import write_golden_files
@@ -40,10 +39,7 @@ lab_app = typer.Typer(
 )
 app.add_typer(lab_app, name="lab")
 
-image_app = typer.Typer(
-    help="The images of ranks: chains of small patches on a base pinned by digest.", no_args_is_help=True
-)
-app.add_typer(image_app, name="image")
+app.add_typer(image_verbs.app, name="image")
 
 Json = Annotated[bool, typer.Option("--json", help="Write JSON for programs.")]
 
@@ -156,16 +152,6 @@ def down() -> None:
 def status(as_json: Json = False) -> None:
     """Show the nodes of the virtual fabric and whether the endpoint answers."""
     lab_stack.lab_status(as_json)
-
-
-@image_app.command("list")
-def list_images(as_json: Json = False) -> None:
-    """List the chains of patches/ with the identity of each step; another identity is another image."""
-    chains = listed_chains()
-    if as_json:
-        typer.echo(json.dumps([listed.as_data() for listed in chains], indent=2))
-    else:
-        show_chains(chains)
 
 
 def run() -> NoReturn:

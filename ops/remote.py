@@ -50,7 +50,7 @@ def run_on_node(
         install_runtime(connection, storage_folder)
         code, stdout, stderr = _attempt(connection, storage_folder, verb, request, payload, timeout_seconds)
     if code:
-        raise NodeError(_explain(connection, verb, code, stderr, timeout_seconds))
+        raise NodeError(explain(connection, verb, code, stderr, timeout_seconds))
     return json.loads(stdout)
 
 
@@ -62,6 +62,20 @@ def node_command(connection: Connection, storage_folder: str, verb: str, timeout
         f"[ -d {folder} ] || exit {_RUNTIME_IS_ABSENT}; "
         f"cd {folder} && exec timeout -k 5 {timeout_seconds} python3 -B -m runtime.node {verb}",
     )
+
+
+def session_command(connection: Connection, storage_folder: str, module: str, verb: str) -> list[str]:
+    """Returns the argv that runs a verb which ends with its standard input, however long that takes."""
+    folder = _runtime_folder(storage_folder)
+    return ssh_command(
+        connection,
+        f"[ -d {folder} ] || exit {_RUNTIME_IS_ABSENT}; cd {folder} && exec python3 -B -m {module} {verb}",
+    )
+
+
+def runtime_is_absent(code: int) -> bool:
+    """Tells whether a verb did not run because this version of runtime/ is not on the node."""
+    return code == _RUNTIME_IS_ABSENT
 
 
 def ssh_command(connection: Connection, remote: str) -> list[str]:
@@ -86,7 +100,7 @@ def install_runtime(connection: Connection, storage_folder: str) -> None:
     )
     if result.returncode:
         raise NodeError(
-            _explain(connection, "install-runtime", result.returncode, result.stderr.decode(errors="replace"), 0)
+            explain(connection, "install-runtime", result.returncode, result.stderr.decode(errors="replace"), 0)
         )
 
 
@@ -105,7 +119,7 @@ def stream_to_node(connection: Connection, remote: str, source: Path, timeout_se
             check=False,
         )
     if result.returncode:
-        raise NodeError(_explain(connection, remote, result.returncode, result.stderr, timeout_seconds))
+        raise NodeError(explain(connection, remote, result.returncode, result.stderr, timeout_seconds))
 
 
 def _runtime_folder(storage_folder: str) -> str:
@@ -158,9 +172,18 @@ def _sort_words(stream: IO[bytes] | None, node: str, errors: list[str]) -> None:
             errors.append(line)
 
 
-def _explain(connection: Connection, verb: str, code: int, stderr: str, timeout_seconds: int) -> str:
+def explain(connection: Connection, verb: str, code: int, stderr: str, timeout_seconds: int) -> str:
+    """Says in words why a verb did not work on a node.
+
+    Args:
+        connection: the node.
+        verb: what ran there.
+        code: exit code of `ssh`.
+        stderr: what the verb or ssh said.
+        timeout_seconds: after which the node would have ended it; 0 for never.
+    """
     where = f"{connection.node} ({connection.address})"
-    last = stderr.strip() or "it gave no reason"
+    last = stderr.strip() or f"`{verb}` ended without a word ({code})"
     if code == _SSH_FAILED and "host key" in last.lower():
         return (
             f"{where} does not show the host key that its cluster file pins, so it was not touched. If it was "
@@ -174,7 +197,7 @@ def _explain(connection: Connection, verb: str, code: int, stderr: str, timeout_
             f"{where} does not answer ssh within {connection.connect_timeout_seconds} s. Is it on, and is the "
             f"management network up? ssh said: {last}"
         )
-    if code in _TIMED_OUT:
+    if code in _TIMED_OUT and timeout_seconds:
         return f"{where} did not finish `{verb}` within {timeout_seconds} s: {last}"
     if code == 127:
         return f"{where} lacks a program that every node needs (python3, tar, timeout): {last}"

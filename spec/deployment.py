@@ -99,6 +99,18 @@ class Supervision(Strict):
     restart_window_seconds: float = Field(default=1800, gt=0)
 
 
+class ImageBuild(Strict):
+    """How the image of a chain is built and kept.
+
+    Attributes:
+        kept: how many older images of the same chain stay on every node, to go back to without a build.
+        step_timeout_seconds: how long the build of one step may take.
+    """
+
+    kept: int = Field(default=2, ge=0, le=50)
+    step_timeout_seconds: int = Field(default=3600, gt=0)
+
+
 class DeploymentConfig(Strict):
     """The key `gb10-serving:deployment` of a stack file.
 
@@ -111,6 +123,7 @@ class DeploymentConfig(Strict):
         speculative: who drafts tokens; nobody if absent.
         memory: what must be free on a node.
         supervision: how ranks wait for each other and start again.
+        image_build: how the image of a chain is built and kept.
         across_switches: a group may lie on both sides of a link between switches.
         environment: further variables of the engine, beside the image's.
         job: for the executor external_launcher: the program that every rank runs, a path in the container.
@@ -131,6 +144,7 @@ class DeploymentConfig(Strict):
     memory: Memory = Memory()
     readiness: Readiness = Readiness()
     supervision: Supervision = Supervision()
+    image_build: ImageBuild = ImageBuild()
     across_switches: bool = False
     environment: dict[str, str] = {}
     job: str | None = Field(default=None, pattern=r"^/[A-Za-z0-9/_.-]+$")

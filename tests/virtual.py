@@ -23,6 +23,7 @@ from ops.remote import ssh_command
 from spec.catalog import STACK_KEY, Catalog
 from spec.cluster import Cluster
 from spec.connection import connection_to
+from spec.plan import plan_release
 
 PROJECT = Path(__file__).parents[1]
 FABRIC = os.environ.get("GB10_SERVING_TEST_FABRIC", "test")
@@ -117,10 +118,15 @@ class Project:
         for name in ("__main__.py", "Pulumi.yaml", "spec", "components", "ops", "runtime", ".venv"):
             (folder / name).symlink_to(PROJECT / name)
         (folder / "catalog").symlink_to(catalog)
+        shutil.copytree(PROJECT / "patches", folder / "patches")
 
     @property
     def cluster(self) -> Cluster:
         return self.catalog.cluster("test")
+
+    def image_reference(self) -> str:
+        """Returns the tag of the image that the cheap deployment's ranks run."""
+        return plan_release("x", cheap_deployment(NODES[0]), Catalog(self.folder / "catalog")).image.reference
 
     def write(self, stack: str, deployment: dict[str, Any], comment: str = "") -> None:
         """Writes the stack file, keeping the salt that `stack init` put there."""
@@ -213,7 +219,6 @@ class Project:
         response = httpx.post(f"http://{address}:{port}/v1/chat/completions", json=body, timeout=60, trust_env=False)
         return response.raise_for_status().json()["choices"][0]["message"]["content"]
 
-
     def answers(self, node: str) -> bool:
         """Tells whether the head on a node answers right now."""
         try:
@@ -243,6 +248,7 @@ def _steps(events: Path) -> list[Step]:
 def make_catalog(folder: Path, identity_file: Path) -> Path:
     """Makes a catalogue for the tests: this project's entries, the tests' cluster, the cheap image and its model."""
     shutil.copytree(PROJECT / "catalog", folder)
+    (folder.parent / "patches").symlink_to(PROJECT / "patches")
     model = yaml.safe_load((folder / "models" / "lab.yaml").read_text())
     model["trained"]["seed"] = 1
     model["probes"] = [

@@ -75,8 +75,9 @@ class _Answers(mocks.Mocks):
 
 def _answer(create: str) -> str:
     verb = create.rsplit(" ", 1)[-1]
+    image = '{"identity": "sha256:1", "layers": ["sha256:a"], "architecture": "amd64", "reference": "r"}'
     return {
-        "send-image": '{"identity": "sha256:1", "layers": ["sha256:a"]}',
+        **dict.fromkeys(("image-base", "image-step", "image-verify", "image-share", "image-on-node"), image),
         "weights": '{"manifest": "m"}',
         "new-key": '{"key": "signs what supervisors say"}',
     }.get(verb, verb if create.startswith("echo") else "{}")

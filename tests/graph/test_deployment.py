@@ -82,7 +82,7 @@ def test_a_rank_takes_its_image_from_the_generation(
 def test_in_a_preview_the_image_of_a_new_rank_is_unknown(run_program: RunProgram, lab_config: dict[str, Any]) -> None:
     assert isinstance(run_lab(run_program, lab_config, True).resources[HEAD].inputs["image"], pulumi.output.Unknown)
     image = run_lab(run_program, lab_config, False).resources[HEAD].inputs["image"]
-    assert image.startswith("gb10-serving/base:")
+    assert image.startswith("gb10-serving/chain:")
 
 
 def test_claims_do_not_depend_on_what_the_group_runs(run_program: RunProgram, lab_config: dict[str, Any]) -> None:

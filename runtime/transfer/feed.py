@@ -1,0 +1,96 @@
+"""The source's side of one stream: reads each file once and sends it to all children."""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from runtime.transfer.frames import CHUNK_BYTES, DATA, END, LOST, PROBE, Frame
+from runtime.transfer.outlet import OpenFile, Outlet
+from runtime.transfer.state import WantedFile
+
+_READ_AHEAD_BYTES = 4 * CHUNK_BYTES
+
+
+class Feed:
+    """Sends files that a shared queue gives.
+
+    Args:
+        folder: where the source has the files.
+        files: what the transfer brings.
+        outlets: to the children.
+        count: told how many bytes were handed on.
+        report: told (kind, details) what went wrong.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        files: Sequence[WantedFile],
+        outlets: Sequence[Outlet],
+        count: Callable[[int], None],
+        report: Callable[..., None],
+    ) -> None:
+        self._folder = folder
+        self._files = files
+        self._outlets = outlets
+        self._count = count
+        self._report = report
+
+    def send_files(self, next_job: Callable[[], tuple[int, int] | None]) -> None:
+        """Sends each file that `next_job` names from the offset that it names, then the end."""
+        while (job := next_job()) is not None and self._somebody_listens():
+            index, offset = job
+            try:
+                self._send_file(index, offset)
+            except OSError as error:
+                self._tell_lost(index, f"the source cannot read it: {error.strerror}")
+        self._end()
+
+    def send_probe(self, seconds: float) -> None:
+        """Sends bytes that only measure, for so long."""
+        end = time.monotonic() + seconds
+        length = CHUNK_BYTES // 8
+        while time.monotonic() < end and self._somebody_listens():
+            for outlet in self._outlets:
+                outlet.put(Frame(PROBE, length=length).packed(), None, 0, length)
+        self._end()
+
+    def _somebody_listens(self) -> bool:
+        return any(outlet.broken is None for outlet in self._outlets)
+
+    def _send_file(self, index: int, start: int) -> None:
+        file = self._files[index]
+        source = OpenFile(self._folder / file.path, os.O_RDONLY)
+        try:
+            before = os.fstat(source.descriptor)
+            if before.st_size != file.size_bytes:
+                reason = f"the source has {before.st_size} bytes, the manifest says {file.size_bytes}"
+                self._tell_lost(index, reason)
+                return
+            self._send_from(source, index, start, file.size_bytes)
+        finally:
+            source.release()
+
+    def _send_from(self, source: OpenFile, index: int, start: int, end: int) -> None:
+        os.posix_fadvise(source.descriptor, start, 0, os.POSIX_FADV_SEQUENTIAL)
+        offset = start
+        while True:
+            length = min(end, (offset // CHUNK_BYTES + 1) * CHUNK_BYTES) - offset
+            os.posix_fadvise(source.descriptor, offset + length, _READ_AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
+            for outlet in self._outlets:
+                outlet.put(Frame(DATA, index, offset, length).packed(), source, offset, length)
+            self._count(length)
+            offset += length
+            if offset >= end or not self._somebody_listens():
+                return
+
+    def _tell_lost(self, index: int, reason: str) -> None:
+        text = reason.encode()
+        for outlet in self._outlets:
+            outlet.put(Frame(LOST, index, 0, len(text)).packed() + text)
+        self._report("lost", index=index, reason=reason)
+
+    def _end(self) -> None:
+        for outlet in self._outlets:
+            outlet.put(Frame(END).packed())

@@ -1,0 +1,197 @@
+"""What a receiver remembers of a folder, beside the folder: what was verified, and beginnings to go on from.
+
+For a folder `NAME` this is `.NAME.transfer/` in the same parent: `lock`, `verified` (a line of JSON for each file whose
+content was hashed) and `parts/` (two files for each file on its way: the bytes, and the SHA-256 of each prefix that
+ends at a multiple of CHUNK_BYTES, one line each).
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+from runtime.node.files import sync_folder
+from runtime.transfer.errors import TransferError
+from runtime.transfer.frames import CHUNK_BYTES
+
+SUM_LINE_BYTES = 65
+
+
+@dataclass(frozen=True)
+class WantedFile:
+    """A file as the manifest has it: relative path, size in bytes, SHA-256 in hexadecimal digits."""
+
+    path: str
+    size_bytes: int
+    sha256: str
+
+
+class Stamp(NamedTuple):
+    """What tells that a file is still the one whose content was hashed."""
+
+    size_bytes: int
+    modified_ns: int
+    inode: int
+    sha256: str
+
+
+_NOT_RIGHT = Stamp(-1, -1, -1, "")
+
+
+def stamp_of(path: Path, sha256: str) -> Stamp:
+    """Returns the stamp of a file whose content has this hash."""
+    found = path.stat()
+    return Stamp(found.st_size, found.st_mtime_ns, found.st_ino, sha256)
+
+
+class FolderState:
+    """The state beside one receiving folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._state = folder.with_name(f".{folder.name}.transfer")
+        self._parts = self._state / "parts"
+        self._verified = self._state / "verified"
+        self._lock: int | None = None
+        self._safe_parents: set[Path] = set()
+
+    def try_lock(self) -> bool:
+        """Takes the folder for one transfer unless another one has it; ends with this process and its children.
+
+        Raises:
+            TransferError: the folder cannot be made, or what is renamed into it would cross file systems.
+        """
+        try:
+            self._parts.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise TransferError(f"cannot make {error.filename}: {error.strerror}") from error
+        if self._parts.stat().st_dev != self.folder.stat().st_dev:
+            raise TransferError(
+                f"{self.folder} is on another file system than its parent, so that files cannot be renamed into it in "
+                f"one step: choose a folder inside it"
+            )
+        if self._lock is None:
+            self._lock = os.open(self._state / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def unlock(self) -> None:
+        """Gives the folder up."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def target(self, file: WantedFile) -> Path:
+        """Returns where the file belongs.
+
+        Raises:
+            TransferError: the path leads out of the folder.
+        """
+        relative = PurePosixPath(file.path)
+        if relative.is_absolute() or ".." in relative.parts or not relative.parts:
+            raise TransferError(f"{file.path!r} leads out of {self.folder}: a path in a manifest is relative")
+        return self.folder / relative
+
+    def prepared_target(self, file: WantedFile) -> Path:
+        """Makes the folder of a file and returns where the file belongs.
+
+        Raises:
+            TransferError: a link on the way leads out of the folder.
+        """
+        target = self.target(file)
+        if target.parent not in self._safe_parents:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if not target.parent.resolve().is_relative_to(self.folder.resolve()):
+                raise TransferError(f"{target.parent} is or goes through a link out of {self.folder}: remove the link")
+            self._safe_parents.add(target.parent)
+        return target
+
+    def part(self, file: WantedFile) -> Path:
+        """Returns where the file grows; another content of the same path grows elsewhere."""
+        return self._parts / hashlib.sha256(os.fsencode(f"{file.path}\0{file.sha256}")).hexdigest()[:32]
+
+    def sums(self, file: WantedFile) -> Path:
+        """Returns where the prefix hashes of the growing file are."""
+        return self.part(file).with_suffix(".sums")
+
+    def remove_other_parts(self, files: list[WantedFile]) -> None:
+        """Removes beginnings of files that nobody asks for any more."""
+        wanted = {self.part(file).name for file in files}
+        for path in self._parts.iterdir():
+            if path.stem not in wanted:
+                path.unlink()
+
+    def resumable_bytes(self, file: WantedFile) -> int:
+        """Returns what the prefix hashes promise, without looking at the content."""
+        try:
+            promised = self.sums(file).stat().st_size // SUM_LINE_BYTES * CHUNK_BYTES
+            return min(promised, self.part(file).stat().st_size, file.size_bytes)
+        except FileNotFoundError:
+            return 0
+
+    def verified(self) -> dict[str, Stamp]:
+        """Returns what was hashed and found right, by path; a line that a power cut tore is skipped."""
+        found = {}
+        try:
+            lines = self._verified.read_bytes().splitlines()
+        except FileNotFoundError:
+            return {}
+        for line in lines:
+            entry = _entry(line)
+            if entry:
+                found[entry[0]] = entry[1]
+        return found
+
+    def remember(self, stamps: dict[str, Stamp]) -> None:
+        """Adds files that were hashed and found right, in one write, so that several processes may do it."""
+        text = "".join(map(_line, stamps.items()))
+        self._state.mkdir(exist_ok=True)
+        descriptor = os.open(self._verified, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            # A line that was torn by a power cut must not swallow the next one.
+            os.write(descriptor, b"\n" + text.encode())
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def forget(self, paths: list[str]) -> None:
+        """Takes back that these files are right."""
+        self.remember(dict.fromkeys(paths, _NOT_RIGHT))
+
+    def compact(self) -> None:
+        """Rewrites the record of what was verified where most of its lines are superseded."""
+        known = self.verified()
+        if not known or self._verified.stat().st_size < 2 * sum(len(line) for line in map(_line, known.items())) + 4096:
+            return
+        temporary = self._verified.with_name(f"verified.{os.getpid()}")
+        with temporary.open("w") as output:
+            output.writelines(map(_line, known.items()))
+            output.flush()
+            os.fsync(output.fileno())
+        temporary.replace(self._verified)
+        sync_folder(self._state)
+
+    def free_bytes(self) -> int:
+        """Returns what may still be written."""
+        return shutil.disk_usage(self._state).free
+
+
+def _entry(line: bytes) -> tuple[str, Stamp] | None:
+    try:
+        path, *stamp = json.loads(line)
+        return path, Stamp(*stamp)
+    except (ValueError, TypeError):
+        return None
+
+
+def _line(entry: tuple[str, Stamp]) -> str:
+    path, stamp = entry
+    return f"{json.dumps([path, *stamp])}\n"
