@@ -91,7 +91,7 @@ class MemoryGuard:
         (then, before), (now, after) = self._looks[self._next], self._looks[self._next - 1]
         return (after - before) / (now - then) if now > then else 0.0
 
-    def figures(self) -> dict[str, int]:
+    def figures(self) -> dict[str, float]:
         """Returns what people see of the memory; the time to the floor only while it falls towards it."""
         trend = self.bytes_per_second
         above = self.available_bytes - self.floor_bytes
@@ -100,7 +100,7 @@ class MemoryGuard:
             "floor_bytes": self.floor_bytes,
             "total_bytes": self.total_bytes,
             "bytes_per_second": int(trend),
-            **({"seconds_to_floor": int(above / -trend)} if trend < -_MIB and above > 0 else {}),
+            **({"seconds_to_floor": round(above / -trend, 1)} if trend < -_MIB and above > 0 else {}),
         }
 
     def _watch(self) -> None:
