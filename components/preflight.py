@@ -48,6 +48,7 @@ def preflight(
                 "mounts": [mount.source for mount in rank.mounts],
                 "fabric": node.plan.fabric,
                 "floor_percent": release.memory.floor_percent,
+                "gpus": rank.gpus,
                 "ports": _ports(group, rank),
                 "required_bytes": group.required_bytes,
                 "shared_memory_bytes": node.plan.shared_memory_bytes,
