@@ -111,6 +111,7 @@ class Project:
 
     def __init__(self, folder: Path, catalog: Path, variables: Mapping[str, str]) -> None:
         self.folder = folder
+        self.api_key: str | None = None
         self.catalog = Catalog(catalog)
         self.variables = {**os.environ, **variables, "PULUMI_BACKEND_URL": f"file://{folder / 'state'}"}
         self._marker = f"PULUMI_BACKEND_URL=file://{folder / 'state'}".encode()
@@ -129,10 +130,12 @@ class Project:
         return plan_release("x", cheap_deployment(NODES[0]), Catalog(self.folder / "catalog")).image.reference
 
     def write(self, stack: str, deployment: dict[str, Any], comment: str = "") -> None:
-        """Writes the stack file, keeping the salt that `stack init` put there."""
+        """Writes the stack file, keeping the salt that `stack init` put there, and secrets."""
         path = self.folder / f"Pulumi.{stack}.yaml"
-        salt = {key: value for key, value in self._stack_file(path).items() if key == "encryptionsalt"}
-        path.write_text(f"{comment}\n" + yaml.safe_dump({**salt, "config": {STACK_KEY: deployment}}))
+        before = self._stack_file(path)
+        salt = {key: value for key, value in before.items() if key == "encryptionsalt"}
+        config = {**before.get("config", {}), STACK_KEY: deployment}
+        path.write_text(f"{comment}\n" + yaml.safe_dump({**salt, "config": config}))
         if not salt:
             self.pulumi("stack", "init", stack, "--no-select")
 
@@ -204,7 +207,9 @@ class Project:
         """Removes every container and claim from the nodes, so that the next test starts on free ones."""
         for node in NODES:
             self.on_node(
-                node, "docker rm --force $(docker ps --all --quiet) 2>/dev/null; rm -f /var/lib/gb10-serving/claim.json"
+                node,
+                "docker rm --force $(docker ps --all --quiet) 2>/dev/null; "
+                f"rm -rf {STORAGE}/claim.json {STORAGE}/ranks",
             )
 
     def ask(self, node: str, prompt: str = "What is 17 x 23?", port: int = 8000) -> str:
@@ -216,7 +221,10 @@ class Project:
             "temperature": 0,
             "max_tokens": 200,
         }
-        response = httpx.post(f"http://{address}:{port}/v1/chat/completions", json=body, timeout=60, trust_env=False)
+        headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+        response = httpx.post(
+            f"http://{address}:{port}/v1/chat/completions", json=body, headers=headers, timeout=60, trust_env=False
+        )
         return response.raise_for_status().json()["choices"][0]["message"]["content"]
 
     def answers(self, node: str) -> bool:

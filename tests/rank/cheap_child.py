@@ -10,7 +10,6 @@ import os
 import signal
 import socket
 import sys
-import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -19,6 +18,9 @@ from typing import Any
 SETTINGS: dict[str, Any] = json.loads(sys.argv[1])
 RANK, RANKS = SETTINGS["rank"], SETTINGS["ranks"]
 FOLDER = Path(SETTINGS["folder"])
+KEPT: list[socket.socket] = []
+"""Connections stay open as long as the child lives."""
+
 VIEW = "|".join(json.loads((Path(SETTINGS["record"]) / "status.json").read_text())["view"])
 
 
@@ -58,8 +60,7 @@ def meet() -> None:
             connection.sendall(f"{VIEW}\n".encode())
             log("met" if theirs == VIEW else "met-old", other_view=theirs)
             kept.append(connection)
-        threading.Thread(target=lambda: signal.pause() and kept, daemon=True)
-        globals()["KEPT"] = kept
+        KEPT.extend(kept)
         return
     while True:
         try:
@@ -70,7 +71,7 @@ def meet() -> None:
     connection.sendall(f"{VIEW}\n".encode())
     theirs = connection.makefile().readline().strip()
     log("met" if theirs == VIEW else "met-old", other_view=theirs)
-    globals()["KEPT"] = connection
+    KEPT.append(connection)
 
 
 class Api(BaseHTTPRequestHandler):
@@ -78,8 +79,8 @@ class Api(BaseHTTPRequestHandler):
         self.send_response(200)
         self.end_headers()
 
-    def log_message(self, *_: Any) -> None:
-        pass
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name of the base class
+        """Says nothing."""
 
 
 def main() -> None:
@@ -87,8 +88,6 @@ def main() -> None:
     if SETTINGS.get("exit_code") is not None:
         print("a last word", flush=True)
         sys.exit(SETTINGS["exit_code"])
-    if SETTINGS.get("helper"):
-        os.fork() or time.sleep(3600)
     if RANKS > 1:
         meet()
     if RANK == 0 and SETTINGS["http_port"]:
