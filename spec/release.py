@@ -46,6 +46,7 @@ class SupervisionPlan(Strict):
         before: commands that must have succeeded before the engine, in this order.
         awaited_accelerators: how many Ray must know of before the engine may start; 0 waits for none.
         fabric_kind, rails: what must be found on the node each time the rank starts.
+        sysfs_folder: where the rank sees the node's devices.
         required_bytes: MemAvailable that must be there before.
         floor_percent, backstop_percent: of the memory guard.
         page_cache: when the checkpoint's pages are given back.
@@ -60,6 +61,7 @@ class SupervisionPlan(Strict):
     awaited_accelerators: int = 0
     fabric_kind: str
     rails: tuple[RailPlan, ...]
+    sysfs_folder: str
     required_bytes: int
     floor_percent: float
     backstop_percent: float

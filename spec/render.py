@@ -8,7 +8,7 @@ from spec.release import GroupPlan, ImagePlan, Mount, RankPlan, WeightsPlan
 from spec.rules import Estimate
 from spec.situation import MODEL_FOLDER, Situation
 from spec.speculative import Mtp, sglang_speculative_arguments, speculative_arguments
-from spec.supervision import supervision_of
+from spec.supervision import supervision_of, sysfs_mounts
 
 _SGLANG_NAMES = {"--max-model-len": "--context-length"}
 """The one argument that every stack has and that SGLang calls otherwise; the rules see to the rest."""
@@ -118,5 +118,6 @@ def _mounts(situation: Situation, image: ImagePlan, weights: tuple[WeightsPlan, 
     return (
         *(Mount(source=mount.source, target=mount.target) for mount in situation.image.mounts),
         *(Mount(source=plan.folder, target=plan.target) for plan in weights),
+        *sysfs_mounts(situation),
         *((Mount(source=image.cache_folder, target=cache, read_only=False),) if cache else ()),
     )

@@ -12,6 +12,9 @@ RECORD_FOLDER = "/gb10-serving/record"
 SECRETS_FOLDER = "/gb10-serving/secrets"
 """Where a rank's container sees the runtime, what it remembers and its secrets."""
 
+SYSFS_FOLDER = "/gb10-serving/sys"
+"""Where a rank on the virtual fabric sees devices that the kernel has not."""
+
 _PYTHON = ("python3", "-E", "-s", "-B", f"{CODE_FOLDER}/runtime/rank/__main__.py")
 """Nothing of the engine's PYTHON variables and no user's packages; nothing is written beside the read-only code."""
 
@@ -34,6 +37,7 @@ def supervision_of(situation: Situation, group: str, rank: int, started: Start, 
         awaited_accelerators=started.awaited_accelerators,
         fabric_kind=config.fabric.kind,
         rails=tuple(RailPlan(address=rail.address, interface=rail.interface, hca=rail.hca) for rail in rails),
+        sysfs_folder=SYSFS_FOLDER if _made_up_sysfs(situation) else "/sys",
         required_bytes=required_bytes,
         floor_percent=config.memory.floor_percent,
         backstop_percent=min(config.memory.backstop_percent, config.memory.floor_percent),
@@ -44,6 +48,12 @@ def supervision_of(situation: Situation, group: str, rank: int, started: Start, 
         settings=config.supervision,
         shared_memory_bytes=situation.cluster.limits.shared_memory_bytes,
     )
+
+
+def sysfs_mounts(situation: Situation) -> tuple[Mount, ...]:
+    """Returns the folder that stands for /sys on the virtual fabric, where the cluster has one."""
+    folder = _made_up_sysfs(situation)
+    return (Mount(source=folder, target=SYSFS_FOLDER),) if folder else ()
 
 
 def supervisor_command(release: Release, group: GroupPlan, rank: RankPlan) -> tuple[str, ...]:
@@ -85,6 +95,7 @@ def supervisor_request(release: Release, group: GroupPlan, rank: RankPlan) -> di
         "shared_arguments": _shared_arguments(group),
         "environment": rank.environment,
         "fabric": {"kind": plan.fabric_kind, "rails": [rail.model_dump(mode="json") for rail in plan.rails]},
+        "sysfs_folder": plan.sysfs_folder,
         "serves": group.serves,
         "http_port": group.port,
         "required_bytes": plan.required_bytes,
@@ -110,6 +121,10 @@ def supervisor_request(release: Release, group: GroupPlan, rank: RankPlan) -> di
         "record_folder": RECORD_FOLDER,
         "secrets_folder": SECRETS_FOLDER,
     }
+
+
+def _made_up_sysfs(situation: Situation) -> str | None:
+    return situation.cluster.virtual_fabric.sysfs_folder if situation.cluster.virtual_fabric else None
 
 
 def _shared_arguments(group: GroupPlan) -> str:

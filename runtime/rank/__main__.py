@@ -4,13 +4,18 @@ Exit codes: the engine's own when the rank was asked to stop or a job has ended;
 the container is not what a supervisor needs.
 """
 
-import json
 import sys
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, __file__.rsplit("/", 3)[0])
 
-from runtime.rank import processes, signals
+from runtime.rank import signals
+
+# Before anything else: the kernel drops what comes for a first process that neither handles nor blocks it.
+signals.take_over()
+
+import json
+
+from runtime.rank import processes
 from runtime.rank.exchange import read_key
 from runtime.rank.guard import keep_runnable
 from runtime.rank.record import AnotherSupervisorError, Record
@@ -24,7 +29,6 @@ _NOT_WHAT_IS_NEEDED = 78
 def main() -> int:
     """Runs one rank and returns the exit code."""
     request = RankRequest.from_plain(json.loads(sys.argv[1]))
-    signals.take_over()
     try:
         record = Record(request.record_folder)
         key = read_key(request.secrets_folder / "group-key")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from runtime.fabric.request import FabricRequest
-from runtime.fabric.resolving import Patience, engine_environment, resolve
+from runtime.fabric.resolving import Patience, Surroundings, engine_environment, resolve
 from runtime.fabric.result import ResolvedFabric, ResolvedRail, mtu_problems
 from runtime.rank.request import RankRequest
 from runtime.rank.status import Status
@@ -19,7 +19,7 @@ def resolve_fabric(request: RankRequest, sleep: Callable[[float], None], tell: C
     """
     asked = FabricRequest.from_plain({**request.fabric, "environment": request.environment})
     patience = Patience(wait_seconds=request.patience.fabric, sleep=sleep, tell=tell)
-    return resolve(asked, os.environ, patience=patience)
+    return resolve(asked, os.environ, Surroundings(sysfs=request.sysfs_folder), patience)
 
 
 def environment_of_engine(fabric: ResolvedFabric) -> dict[str, str]:

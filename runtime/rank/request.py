@@ -112,6 +112,7 @@ class RankRequest:
         shared_arguments: hash of what all ranks are started with.
         environment: names of the variables that the Release sets, values for those that must not come from an image.
         fabric: for runtime.fabric: `kind`, `rails`.
+        sysfs_folder: where devices are looked for.
         serves: whether the head answers HTTP; an offline job ends by itself.
         http_port: where the head answers.
         required_bytes: MemAvailable that the plan needs.
@@ -132,6 +133,7 @@ class RankRequest:
     shared_arguments: str
     environment: Mapping[str, str]
     fabric: Mapping[str, Any]
+    sysfs_folder: Path
     serves: bool
     http_port: int
     required_bytes: int
@@ -174,6 +176,7 @@ class RankRequest:
                 "patience": Patience(**data["patience"]),
                 "restarts": Restarts(**data["restarts"]),
                 "limits": Limits(**data["limits"]),
+                "sysfs_folder": Path(data["sysfs_folder"]),
                 "record_folder": Path(data["record_folder"]),
                 "secrets_folder": Path(data["secrets_folder"]),
             }

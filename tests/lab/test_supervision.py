@@ -1,6 +1,7 @@
 """Real vLLM on real nodes: ranks die, hang, are cut off and reboot, and the group comes back by itself or says why not.
 
-All tests share one deployment, since vLLM takes most of a minute to start; each begins and ends with a group that serves.
+All tests share one deployment, since vLLM takes most of a minute to start; each begins and ends with a group that
+serves.
 """
 
 import contextlib
@@ -182,7 +183,7 @@ def test_an_old_rank_that_somebody_starts_by_hand_is_refused_by_name(serving: Pr
 
 
 def test_the_api_key_is_needed_and_stands_nowhere(serving: Project) -> None:
-    """Looked through: what Docker tells, argv and environment of the first process, logs, the state, what `up` printed."""
+    """Looked through: what Docker tells, argv and environment of the first process, logs, state, what `up` printed."""
     serving.api_key = None
     assert not serving.answers(HEAD[0])
     serving.api_key = API_KEY

@@ -66,6 +66,7 @@ def rank_request(folder: Path, rank: int, ports: Sequence[int], http_port: int, 
         "shared_arguments": "b" * 64,
         "environment": {},
         "fabric": {"kind": "virtual", "rails": [{"address": "127.0.0.1", "interface": "lo", "hca": None}]},
+        "sysfs_folder": "/sys",
         "serves": True,
         "http_port": http_port,
         "required_bytes": 1 << 20,
@@ -102,7 +103,7 @@ class LoopbackRank:
         self._keeper.start()
 
     def stop(self) -> int:
-        """Asks the first process to end, as `docker stop` does, and returns its exit code."""
+        """Asks the first process to end, kills it when that takes too long, and returns its exit code: `docker stop`."""
         self._stopped = True
         self.signal(signal.SIGTERM)
         assert self.process
@@ -110,7 +111,7 @@ class LoopbackRank:
             return self.process.wait(15)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            raise
+            return self.process.wait()
 
     def kill(self) -> None:
         """Kills the first process; the kernel then kills all others of the namespace."""
