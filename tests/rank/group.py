@@ -103,7 +103,7 @@ class LoopbackRank:
         self._keeper.start()
 
     def stop(self) -> int:
-        """Asks the first process to end, kills it when that takes too long, and returns its exit code: `docker stop`."""
+        """Asks the first process to end, kills it when that takes long, and returns its exit code: `docker stop`."""
         self._stopped = True
         self.signal(signal.SIGTERM)
         assert self.process

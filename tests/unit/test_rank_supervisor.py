@@ -62,7 +62,9 @@ def test_a_group_starts_together_and_ends_when_it_is_asked_to(make_group: MakeGr
     assert status
     assert len(set(status["view"])) == 3
     assert status["memory"]["available_bytes"] > status["memory"]["floor_bytes"]
-    assert [rank.stop() for rank in group.ranks] == [128 + signal.SIGTERM] * 3
+    assert group.ranks[0].stop() == 128 + signal.SIGTERM
+    # The others have heard of it meanwhile, and may have no engine any more that could have an exit code.
+    assert {rank.stop() for rank in group.ranks[1:]} <= {0, 128 + signal.SIGTERM}
     assert group.alive() == set()
 
 
