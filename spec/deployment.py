@@ -83,6 +83,7 @@ class Supervision(Strict):
         fabric_seconds: for a link that comes up late, as after a reboot.
         memory_seconds: for memory that lags behind an engine that has ended.
         gather_seconds: for the other ranks; after that somebody has to look.
+        start_seconds: for an engine to serve; it is ended after that.
         silence_seconds: a peer that has not answered for so long ends the group. Its collectives have been hanging for
             as long, and a node that is off says nothing either.
         silence_while_starting_seconds: the same while the engine loads, when nodes are busy and nobody waits.
@@ -93,6 +94,7 @@ class Supervision(Strict):
     fabric_seconds: float = Field(default=900, gt=0)
     memory_seconds: float = Field(default=300, gt=0)
     gather_seconds: float = Field(default=3600, gt=0)
+    start_seconds: float = Field(default=3600, gt=0)
     silence_seconds: float = Field(default=3.5, ge=2, le=600)
     silence_while_starting_seconds: float = Field(default=15, ge=2, le=600)
     restarts: int = Field(default=3, ge=0, le=100)

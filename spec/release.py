@@ -51,7 +51,6 @@ class SupervisionPlan(Strict):
         floor_percent, backstop_percent: of the memory guard.
         page_cache: when the checkpoint's pages are given back.
         unified_memory: whether accelerators share the host's memory.
-        start_seconds, stop_seconds: for the engine to serve, and to end.
         settings: how ranks wait for each other and start again.
         shared_memory_bytes: what /dev/shm must hold.
     """
@@ -67,8 +66,6 @@ class SupervisionPlan(Strict):
     backstop_percent: float
     page_cache: PageCache
     unified_memory: bool
-    start_seconds: int
-    stop_seconds: int
     settings: Supervision
     shared_memory_bytes: int
 

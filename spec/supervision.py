@@ -18,8 +18,9 @@ SYSFS_FOLDER = "/gb10-serving/sys"
 _PYTHON = ("python3", "-E", "-s", "-B", f"{CODE_FOLDER}/runtime/rank/__main__.py")
 """Nothing of the engine's PYTHON variables and no user's packages; nothing is written beside the read-only code."""
 
-_DOCKER_SECONDS = 2
-"""What a container's end takes after the engine's, within the time that Docker gives to both."""
+_LONGEST_STOP_SECONDS = 600
+"""Docker kills the container when the stack's grace is over; the request does not hold it, so that another grace is no
+other generation."""
 
 
 def supervision_of(situation: Situation, group: str, rank: int, started: Start, required_bytes: int) -> SupervisionPlan:
@@ -43,8 +44,6 @@ def supervision_of(situation: Situation, group: str, rank: int, started: Start, 
         backstop_percent=min(config.memory.backstop_percent, config.memory.floor_percent),
         page_cache=config.memory.page_cache,
         unified_memory=situation.hardware.unified,
-        start_seconds=config.readiness.start_timeout_seconds,
-        stop_seconds=max(0, config.stop_grace_seconds - _DOCKER_SECONDS),
         settings=config.supervision,
         shared_memory_bytes=situation.cluster.limits.shared_memory_bytes,
     )
@@ -107,8 +106,8 @@ def supervisor_request(release: Release, group: GroupPlan, rank: RankPlan) -> di
             "fabric": settings.fabric_seconds,
             "memory": settings.memory_seconds,
             "gather": settings.gather_seconds,
-            "start": plan.start_seconds,
-            "stop": plan.stop_seconds,
+            "start": settings.start_seconds,
+            "stop": _LONGEST_STOP_SECONDS,
             "silence_while_starting": settings.silence_while_starting_seconds,
             "silence_while_serving": settings.silence_seconds,
         },
