@@ -15,6 +15,7 @@ from ops.revival import revive_parked_groups
 from spec.catalog import Catalog, refuse_unclean_file
 from spec.errors import SpecificationError
 from spec.plan import plan_release
+from spec.supervision import refuse_secrets
 
 PROJECT = Path(__file__).absolute().parent
 
@@ -29,6 +30,7 @@ def main() -> None:
     try:
         refuse_unclean_file(PROJECT, stack)
         release = plan_release(stack, config.get_object("deployment"), Catalog(PROJECT / "catalog"))
+        refuse_secrets(release, api_key=config.get_secret("apiKey") is not None)
         if not pulumi.runtime.is_dry_run():
             revive_parked_groups(release, pulumi.log.info)
     except (SpecificationError, OperationError) as error:

@@ -111,6 +111,8 @@ def _one_cycle(group: LoopbackGroup, chance: random.Random, found: Findings) -> 
             found.gone_seconds.append(time.monotonic() - begun)
         else:
             found.alone.append(f"after {event}: {sorted(group.alive() & concerned)}")
+    if event == "freeze":
+        time.sleep(max(0.0, _FREEZE_SECONDS - (time.monotonic() - begun)))
     for rank in group.ranks:
         rank.freeze(stopped=False)
     if not _until(lambda: set(group.states()) == {"serving"} and len({view for _, view in group.alive()}) == 1):
@@ -142,7 +144,6 @@ def _happen(
         return before
     if event == "freeze":
         one.freeze(stopped=True)
-        time.sleep(_FREEZE_SECONDS)
         return {(rank, view) for rank, view in before if rank != one.request["rank"]}
     return set()
 

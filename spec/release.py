@@ -203,6 +203,7 @@ class GroupPlan(Strict):
 
     Attributes:
         name: of the group inside its stack.
+        engine: the kind of server.
         ranks: the head first.
         port, master_port: where the head answers, where the ranks meet.
         serves: whether the head answers HTTP; an offline job does not.
@@ -213,6 +214,7 @@ class GroupPlan(Strict):
     """
 
     name: str
+    engine: Literal["vllm", "sglang"]
     ranks: tuple[RankPlan, ...]
     port: int
     master_port: int

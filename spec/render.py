@@ -29,6 +29,7 @@ def render_group(
     )
     return GroupPlan(
         name=name,
+        engine=situation.image.engine,
         ranks=ranks,
         port=situation.config.port,
         master_port=situation.config.master_port,

@@ -3,6 +3,7 @@
 from typing import Any
 
 from spec.base import canonical_json, content_hash
+from spec.errors import Problem, SpecificationError
 from spec.executors import Start
 from spec.release import GroupPlan, Mount, PeerPlan, RailPlan, RankPlan, Release, SupervisionPlan
 from spec.situation import Situation
@@ -72,6 +73,28 @@ def supervisor_mounts(release: Release, rank: RankPlan) -> tuple[Mount, ...]:
         Mount(source=f"{folder}/record", target=RECORD_FOLDER, read_only=False),
         Mount(source=f"{folder}/secrets", target=SECRETS_FOLDER),
     )
+
+
+def refuse_secrets(release: Release, api_key: bool) -> None:
+    """Refuses a secret that an engine can only take where everybody on its node sees it.
+
+    Args:
+        release: the deployment.
+        api_key: whether its stack has one.
+
+    Raises:
+        SpecificationError: the engine takes its key from argv alone.
+    """
+    if api_key and any(group.engine == "sglang" for group in release.groups):
+        raise SpecificationError(
+            Problem(
+                f"Pulumi.{release.stack}.yaml",
+                "config/gb10-serving:apiKey",
+                "[secret]",
+                "SGLang takes a key as --api-key alone, where `ps` and `docker inspect` show it",
+                "`pulumi config rm apiKey`, and put a proxy that asks for the key before the endpoint",
+            )
+        )
 
 
 def rank_folder(release: Release, rank: RankPlan) -> str:

@@ -21,7 +21,8 @@ from runtime.rank.record import AnotherSupervisorError, Memory, Parked, Record
 from runtime.rank.request import GuardLimits, Limits, RankRequest
 from runtime.rank.status import Cause, Identity, Status
 from runtime.rank.surroundings import limit_problems, nccl_version, secret_variables, wipe_autotune_cache
-from spec.supervision import supervisor_request
+from spec.errors import SpecificationError
+from spec.supervision import refuse_secrets, supervisor_request
 from tests.virtual import wait_until
 
 KEY = b"a key of a group, which is long enough"
@@ -323,3 +324,10 @@ def test_secrets_are_readable_for_root_alone(tmp_path: Path) -> None:
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     rank_folders.remove(request)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_key_that_would_be_seen_is_refused() -> None:
+    refuse_secrets(planned("qwen-sglang"), api_key=False)
+    refuse_secrets(planned("glm53"), api_key=True)
+    with pytest.raises(SpecificationError, match="SGLang takes a key as --api-key alone"):
+        refuse_secrets(planned("qwen-sglang"), api_key=True)
