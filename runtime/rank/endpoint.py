@@ -55,7 +55,7 @@ class Endpoint:
             # A peer that went away in the middle of its question asks again.
             with contextlib.suppress(OSError), connection:
                 connection.settimeout(_SECONDS_FOR_A_QUESTION)
-                question = read_line(connection)
+                question = read_line(connection, _SECONDS_FOR_A_QUESTION)
                 answer = answer_to(self._key, question, self._status())
                 connection.sendall(answer)
                 self._traffic.count(question, answer)

@@ -10,6 +10,7 @@ import hmac
 import json
 import secrets
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def ask_status(
         address: of its endpoint.
         port: of its endpoint.
         source: our own address on the fabric, so that the question takes that way; none leaves it to the system.
-        timeout_seconds: for each step of the exchange.
+        timeout_seconds: for the connection, and again for the answer.
         traffic: counts it.
 
     Raises:
@@ -78,7 +79,7 @@ def ask_status(
             connection.settimeout(timeout_seconds)
             asked = json.dumps(question).encode() + b"\n"
             connection.sendall(asked)
-            line = read_line(connection)
+            line = read_line(connection, timeout_seconds)
             if traffic:
                 traffic.count(asked, line)
     except ConnectionRefusedError:
@@ -103,10 +104,15 @@ def answer_to(key: bytes, line: bytes, status: dict[str, Any]) -> bytes:
     return json.dumps({"status": text, "signature": _sign(key, "answer", nonce, text)}).encode() + b"\n"
 
 
-def read_line(connection: socket.socket) -> bytes:
-    """Reads up to the end of a line, or of the connection."""
-    data = b""
+def read_line(connection: socket.socket, seconds: float) -> bytes:
+    """Reads up to the end of a line, or of the connection, within a time for all of it.
+
+    Raises:
+        OSError: nothing more came, or not in time.
+    """
+    data, deadline = b"", time.monotonic() + seconds
     while not data.endswith(b"\n") and len(data) < _MOST_BYTES:
+        connection.settimeout(max(0.001, deadline - time.monotonic()))
         chunk = connection.recv(65536)
         if not chunk:
             break

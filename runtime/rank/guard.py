@@ -74,7 +74,8 @@ class MemoryGuard:
         self.available_bytes = self._figures.read_bytes(b"MemAvailable:")
         self._looks = [(time.monotonic(), self.available_bytes)] * _KEPT_LOOKS
         self._next = 0
-        threading.Thread(target=self._watch, name="memory-guard", daemon=True).start()
+        self._thread = threading.Thread(target=self._watch, name="memory-guard", daemon=True)
+        self._thread.start()
 
     def arm(self) -> None:
         """An engine runs from now on."""
@@ -84,6 +85,11 @@ class MemoryGuard:
     def disarm(self) -> None:
         """No engine runs any more."""
         self._armed = False
+
+    @property
+    def is_awake(self) -> bool:
+        """Whether it still watches; without it no engine may run."""
+        return self._thread.is_alive()
 
     @property
     def bytes_per_second(self) -> float:

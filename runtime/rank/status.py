@@ -76,7 +76,7 @@ class Status:
         waiting_for: what keeps it from going on, for people.
         rails: what was found of the fabric.
         memory: figures of the guard, for people.
-        engine: process id and age of the engine, for people.
+        engine: process id and age of the engine, or when the last one was gone; for people.
         restarts: by itself, within the window.
         exchanged_bytes: what supervisors have put on this node's rails.
     """

@@ -1,6 +1,7 @@
 """One rank from its container's start to its end: resolve, gather, start, serve, stop, and again."""
 
 import os
+import re
 import secrets
 import sys
 import time
@@ -39,7 +40,7 @@ _GATHER_TICK_SECONDS = 0.1
 _GRACE_AFTER_LOSS_SECONDS = 1.0
 _CAUSES_SECONDS = 1.2
 _LINGER_SECONDS = 2.0
-_SAY_AGAIN_SECONDS = 10.0
+_SAY_OTHER_SECONDS, _SAY_AGAIN_SECONDS = 1.0, 10.0
 _CODE_OF_A_JOB_ENDED_BY_A_PEER = 70
 
 
@@ -70,6 +71,10 @@ class _Ending:
     cause: Cause | None = None
     asked: bool = False
     tripped: bool = False
+
+
+def _without_figures(texts: tuple[str, ...]) -> str:
+    return re.sub(r"\d", "", "\n".join(texts))
 
 
 class Supervisor:
@@ -262,6 +267,8 @@ class Supervisor:
         while True:
             if self._guard.trip:
                 return _Ending(tripped=True)
+            if not self._guard.is_awake:
+                self._fail("the memory guard has ended")
             if process in self._ended:
                 return _Ending(code=self._ended.pop(process))
             if self._asked:
@@ -317,7 +324,7 @@ class Supervisor:
         self._say(f"stopping: {cause.text}")
         processes.end_all(_GRACE_AFTER_LOSS_SECONDS, self._pause, self._say)
         self._guard.disarm()
-        self._engine = {}
+        self._engine = {"gone_at_seconds": time.time()}
         self._ended.clear()
         deadline = time.monotonic() + _CAUSES_SECONDS
         while self._request.others and time.monotonic() < deadline:
@@ -376,7 +383,9 @@ class Supervisor:
             raise _ParkError(FAILED, replace(first, text=text))
 
     def _stay_parked(self, parked: Parked) -> int:
-        """Stays down, says why, and ends only when somebody asks for it."""
+        """Stays down, says why, and ends only when somebody asks for it; nothing else runs here meanwhile."""
+        processes.end_all(_GRACE_AFTER_LOSS_SECONDS, self._pause, self._say)
+        self._guard.disarm()
         self._remember_parked(parked)
         while True:
             self._open_endpoint()
@@ -430,13 +439,15 @@ class Supervisor:
         if self._status.state != before.state:
             self._say(self._status.state)
         if self._status != before:
-            self._tell_waiting()
             self._record.show(self.status())
+        self._tell_waiting()
 
     def _tell_waiting(self) -> None:
+        """Says what it waits for: soon when that is something else, rarely when only figures in it have changed."""
         waiting, now = self._status.waiting_for, time.monotonic()
         told, at = self._said
-        if waiting and waiting != told and (not told or now - at > _SAY_AGAIN_SECONDS):
+        pause = _SAY_AGAIN_SECONDS if _without_figures(waiting) == _without_figures(told) else _SAY_OTHER_SECONDS
+        if waiting and waiting != told and now - at > pause:
             self._said = (waiting, now)
             self._say(f"{self._status.state}: waiting: {'; '.join(waiting)}")
 

@@ -75,12 +75,21 @@ def engine_processes(project: Project, node: str, rank: str) -> int:
 
 def wait_for_a_new_life(project: Project, old: list[list[str] | None], what: str) -> None:
     """Waits until the old engines are gone and the group answers again; prints both times."""
-    begun = time.monotonic()
-    wait_until(lambda: all(view != was for view, was in zip(views(project), old, strict=True)), f"the end after {what}")
-    gone = time.monotonic() - begun
+    begun, by_clock = time.monotonic(), time.time()
+    gone: dict[str, float] = {}
+
+    def are_gone() -> bool:
+        for node, rank in RANKS:
+            at = project.status(node, rank).get("engine", {}).get("gone_at_seconds", 0)
+            if at > by_clock - 60:
+                gone[rank] = at
+        return all(view != was for view, was in zip(views(project), old, strict=True))
+
+    wait_until(are_gone, f"the end after {what}")
     wait_until(lambda: states(project) == ["serving", "serving"], f"the service after {what}", _LONG_SECONDS)
     wait_until(lambda: project.answers(HEAD[0]), f"an answer after {what}", _LONG_SECONDS)
-    print(f"\n{what}: all ranks gone within {gone:.1f} s, a right answer again after {time.monotonic() - begun:.0f} s")
+    ends = ", ".join(f"{rank} gone after {at - by_clock:.1f} s" for rank, at in sorted(gone.items()))
+    print(f"\n{what}: {ends or 'gone with their containers'}; a right answer after {time.monotonic() - begun:.0f} s")
 
 
 def causes(project: Project) -> list[str]:

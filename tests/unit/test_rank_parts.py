@@ -74,7 +74,7 @@ class OneAnswer:
         while True:
             connection, _ = self._listener.accept()
             with connection:
-                self.questions.append(read_line(connection))
+                self.questions.append(read_line(connection, 5.0))
                 connection.sendall(self._answer(self.questions[-1]))
 
 
