@@ -87,6 +87,8 @@ def _send(
         if answer["needs_all"]:
             _report(f"{node.node}: {answer['why']}; all layers are sent")
             refused.append(node)
+    for node, result in received.items():
+        _report(f"{node}: {len(sizes)} of {len(image.layers)} layers came, {result.moved_bytes:,} bytes moved")
     return {node: result.moved_bytes for node, result in received.items()}
 
 

@@ -408,6 +408,8 @@ class PatchStep(Strict):
         content = step_content(self.description, self.contents)
         parts = [(f"edit of {edit['file']}, {edit['marker']}", edit) for edit in content["edits"]]
         parts += [(f"file {file['target']}", file) for file in content["files"]]
+        parts += [(f"link {link['path']}", link) for link in content.get("links", ())]
+        parts += [(f"Debian package {package['name']}", package) for package in content.get("debian", ())]
         parts += [("packages", content["packages"])] if content["packages"] else []
         parts += [(f"assertion on {fact['file']}", fact) for fact in content["asserts"]]
         return {name: content_hash([part for other, part in parts if other == name])[:16] for name, _ in parts}
@@ -415,7 +417,8 @@ class PatchStep(Strict):
     @property
     def needs_network(self) -> bool:
         """Whether the build of this step fetches something."""
-        return bool(self.description.packages and self.description.packages.install)
+        installs = self.description.packages and self.description.packages.install
+        return bool(installs or self.description.debian)
 
 
 class PatchChain(Strict):

@@ -69,7 +69,9 @@ def views(project: Project) -> list[list[str] | None]:
 
 def engine_processes(project: Project, node: str, rank: str) -> int:
     """Returns how many processes besides the supervisor run in a rank's container."""
-    rows = project.on_node(node, f"docker top {rank} -eo args 2>/dev/null", check=False).splitlines()[1:]
+    if project.on_node(node, f"docker inspect --format '{{{{.State.Running}}}}' {rank}") == "false\n":
+        return 0
+    rows = project.on_node(node, f"docker top {rank} -eo pid,args).splitlines()[1:]
     return sum("/gb10-serving/code/runtime/rank" not in row for row in rows)
 
 
