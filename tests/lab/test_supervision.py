@@ -71,7 +71,7 @@ def engine_processes(project: Project, node: str, rank: str) -> int:
     """Returns how many processes besides the supervisor run in a rank's container."""
     if project.on_node(node, f"docker inspect --format '{{{{.State.Running}}}}' {rank}") == "false\n":
         return 0
-    rows = project.on_node(node, f"docker top {rank} -eo pid,args).splitlines()[1:]
+    rows = project.on_node(node, f"docker top {rank} -eo pid,args").splitlines()[1:]
     return sum("/gb10-serving/code/runtime/rank" not in row for row in rows)
 
 
