@@ -90,7 +90,10 @@ def plan(
     stack: Annotated[str, typer.Argument(help="Name of the stack.")],
     as_json: Json = False,
     docker: Annotated[
-        str | None, typer.Option(metavar="RANK", help="Print the `docker run` of one rank: 0, or GROUP/0.")
+        str | None,
+        typer.Option(
+            metavar="RANK", help="Print the `docker run` of one rank's engine, without its supervisor: 0, or GROUP/0."
+        ),
     ] = None,
     why: Annotated[
         str | None,
