@@ -10,7 +10,7 @@ from components.hooks import Hooks
 from components.rank_secrets import Secrets
 from ops.errors import OperationError
 from ops.interrupts import end_quietly_when_interrupted
-from ops.rank_folders import preparation_hook
+from ops.rank_folders import preparation_hook, router_hook
 from ops.revival import revive_parked_groups
 from spec.catalog import Catalog, refuse_unclean_file
 from spec.errors import SpecificationError
@@ -39,9 +39,11 @@ def main() -> None:
     secrets = Secrets(
         pulumi.Output.from_input(config.get_secret("apiKey")), pulumi.Output.from_input(config.get_secret("hfToken"))
     )
-    deployment = Deployment(release, Hooks(preparation_hook(release)), secrets)
+    deployment = Deployment(release, Hooks(preparation_hook(release), router_hook(release)), secrets)
     pulumi.export("release", release.hash)
     pulumi.export("endpoints", deployment.endpoints)
+    if deployment.front is not None:
+        pulumi.export("front", deployment.front)
 
 
 main()

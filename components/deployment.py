@@ -7,6 +7,7 @@ from components.model_image import ModelImage
 from components.model_weights import ModelWeights
 from components.node import Node
 from components.rank_secrets import Secrets
+from components.router import Router
 from components.serving_group import ServingGroup
 from spec.release import Release
 
@@ -16,6 +17,7 @@ class Deployment(pulumi.ComponentResource):
 
     Attributes:
         endpoints: the address of each group's API by the group's name, known once it answered right.
+        front: the one address for users of all groups; none without a router.
     """
 
     def __init__(self, release: Release, hooks: Hooks, secrets: Secrets) -> None:
@@ -37,4 +39,8 @@ class Deployment(pulumi.ComponentResource):
             for group in release.groups
         }
         self.endpoints = pulumi.Output.all(**{name: group.endpoint for name, group in self.groups.items()})
+        self.front: pulumi.Output[str] | None = None
+        if release.router:
+            proofs: list[pulumi.Resource] = [group.readiness for group in self.groups.values()]
+            self.front = Router(release, release.router, nodes[release.router.node], proofs, hooks, child).url
         self.register_outputs({"endpoints": self.endpoints})

@@ -15,7 +15,9 @@ from ops import image_tasks
 from ops.errors import OperationError
 from ops.readiness import wait_until_ready
 from ops.remote import run_on_node
+from ops.router_tasks import remove_router, router_image, router_ready, router_settings
 from ops.transfers import Party
+from ops.turns import take_turn
 from ops.weights import Delivery, bring
 from spec.connection import Connection
 from spec.release import WeightsPlan
@@ -115,6 +117,11 @@ TASKS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "put-secrets": put_secrets,
     "remove-rank-folder": remove_rank_folder,
     "ready": ready,
+    "take-turn": take_turn,
+    "router-image": router_image,
+    "router-settings": router_settings,
+    "remove-router": remove_router,
+    "router-ready": router_ready,
 }
 
 
