@@ -7,12 +7,11 @@ import hashlib
 import io
 import tarfile
 import tempfile
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
-import httpx
-
-from lab.archives import write_docker_archive
+from ops.docker_archive import write_docker_archive
 from ops.errors import OperationError
 from ops.places import cache_folder
 from spec.router import PROGRAM
@@ -70,11 +69,9 @@ def _package(source: RouterSource, package: RouterPackage) -> bytes:
         # The second mirror's address already names the archive.
         path = package.path.partition("/")[2] if "{archive}" in mirror else package.path
         try:
-            response = httpx.get(
-                f"{address}{path.replace('+', '%2b')}", timeout=_PATIENCE_SECONDS, follow_redirects=True
-            )
-            content = response.raise_for_status().content
-        except httpx.HTTPError as error:
+            with urllib.request.urlopen(f"{address}{path.replace('+', '%2b')}", timeout=_PATIENCE_SECONDS) as response:
+                content = response.read()
+        except OSError as error:
             refused.append(f"{address}: {error}")
             continue
         if _is_pinned(content, package):

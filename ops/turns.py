@@ -92,5 +92,5 @@ def _left(member: dict[str, Any], request: dict[str, Any], state: str, report: d
     cause = ((report.get("supervisor") or {}).get("cause") or {}).get("text")
     return (
         f"{member['group']} is {state}{f': {cause}' if cause else ''}, so {request['group']} was left as it is and "
-        f"goes on serving. Way out: mend {member['group']} (`./fleet status`), or take the change back, and run `up` again"
+        f"goes on serving. Way out: mend {member['group']} (`./fleet status`) or take the change back; then `up` again"
     )

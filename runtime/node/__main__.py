@@ -9,7 +9,19 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from runtime.node import claims, facts, preflight, probes, rank_folders, ranks, router, watch, weights, weights_sources
+from runtime.node import (
+    claims,
+    facts,
+    preflight,
+    probes,
+    rank_folders,
+    ranks,
+    router,
+    status,
+    watch,
+    weights,
+    weights_sources,
+)
 from runtime.node.errors import NodeTaskError
 from runtime.node.image import build, content, export, load, missing, prune, verify
 
@@ -49,6 +61,7 @@ VERBS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "report-rank": watch.report_rank,
     "rail-bytes": watch.rail_bytes,
     "probe": probes.probe,
+    "status": status.status,
     "router-settings": router.settle,
     "remove-router": router.remove,
     "clear-router": router.clear,

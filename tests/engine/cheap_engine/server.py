@@ -1,7 +1,8 @@
 """Stands for vLLM where a test is about order, failure and state: takes its arguments, meets its peers, answers.
 
 Like vLLM, a worker whose head has gone waits for ever, and `/health` is 200 while an answer may fail. The variable
-CHEAP_FAULT makes a rank misbehave: `die-at-start`, `die-at-answer`, `wrong-answer`, `slow-start`. CHEAP_DELAY_SECONDS is what an answer takes.
+CHEAP_FAULT makes a rank misbehave: `die-at-start`, `die-at-answer`, `wrong-answer`, `slow-start`.
+CHEAP_DELAY_SECONDS is what an answer takes.
 """
 
 import argparse
