@@ -8,7 +8,7 @@ from ops.diagnosis import LastWords, diagnosis
 from ops.errors import OperationError
 from ops.remote import run_on_node
 from spec.release import Release
-from spec.standing import Standing, Verdict, judge_release, overall, status_request
+from spec.standing import Standing, Verdict, judge_release, status_request, worst
 
 _ANSWER_SECONDS = 60
 
@@ -32,7 +32,7 @@ class StackStatus:
     @property
     def verdict(self) -> Verdict:
         """The worst of all."""
-        return overall(self.standings)
+        return worst(one.verdict for one in self.standings)
 
     @property
     def endpoints(self) -> dict[str, str]:

@@ -10,11 +10,12 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from ops.progress import CONSOLE
 from ops.stacks import planned, stacks
 from ops.status import StackStatus, stack_status
 from spec.errors import SpecificationError
 from spec.release import Release
-from spec.standing import Standing, Verdict
+from spec.standing import Standing, Verdict, worst
 
 _GIB = 1 << 30
 _SHOWN_LINES = 8
@@ -49,21 +50,20 @@ def status(
         if not watch:
             break
         time.sleep(_PAUSE_SECONDS)
-    raise typer.Exit(
-        max((_CODES[one.verdict] for one in found if one.verdict in ("wrong", "absent")), default=0)
-        or max((_CODES[one.verdict] for one in found), default=0)
-    )
+    raise typer.Exit(_CODES[worst(one.verdict for one in found)])
 
 
 def _all_releases() -> list[Release]:
     """Returns every stack that can be planned."""
-    found = []
-    for stack in stacks():
-        try:
-            found.append(planned(stack))
-        except SpecificationError:
-            continue
-    return found
+    return [release for stack in stacks() if (release := _planned_if_possible(stack))]
+
+
+def _planned_if_possible(stack: str) -> Release | None:
+    try:
+        return planned(stack)
+    except SpecificationError as error:
+        CONSOLE.print(f"{stack} is left out: {error}", markup=False, soft_wrap=True)
+        return None
 
 
 def _statuses(releases: list[Release], only_present: bool) -> list[StackStatus]:

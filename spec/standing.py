@@ -1,7 +1,7 @@
 """How reality stands to a Release: right, wrong, absent or unknown, each with its reason. Pure: asks nobody."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -46,9 +46,9 @@ class Standing:
         return asdict(self)
 
 
-def overall(standings: list[Standing]) -> Verdict:
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
     """Returns the worst of all: wrong before absent before unknown."""
-    return min((one.verdict for one in standings), key=_ORDER.index, default="right")
+    return min(verdicts, key=_ORDER.index, default="right")
 
 
 def status_request(release: Release, node: str) -> dict[str, Any]:

@@ -155,7 +155,7 @@ def _check(request: dict[str, Any], name: str) -> None:
 def _reload(request: dict[str, Any], folder: Path) -> None:
     """Makes a running router take over its settings; members keep the state that they have."""
     before = _worker(folder)
-    (folder / _STATES).write_text(_ask(folder, "show servers state"))
+    (folder / _STATES).write_text(states_to_keep(_ask(folder, "show servers state"), request["settings"]))
     docker("kill", "--signal", "USR2", request["container"])
     deadline = time.monotonic() + _RELOAD_SECONDS
     while time.monotonic() < deadline:
@@ -167,6 +167,26 @@ def _reload(request: dict[str, Any], folder: Path) -> None:
         time.sleep(_POLL_SECONDS)
     log = docker("logs", "--tail", "20", request["container"], check=False)
     raise NodeTaskError(f"the router did not take over its settings:\n{log.stdout}{log.stderr}")
+
+
+def states_to_keep(states: str, settings: str) -> str:
+    """Returns what is known of the members that stay where they are.
+
+    A state brings its address with it, so that a member that has moved would be looked for at its old place.
+
+    Args:
+        states: what the router answers to `show servers state`.
+        settings: the new ones.
+    """
+    version, names, *rows = [line for line in states.splitlines() if line]
+    columns = names.lstrip("# ").split()
+    name, address, port = (columns.index(key) for key in ("srv_name", "srv_addr", "srv_port"))
+    kept = [row for row in rows if _is_at_home(row.split(), name, address, port, settings)]
+    return "\n".join([version, names, *kept, ""])
+
+
+def _is_at_home(row: list[str], name: int, address: int, port: int, settings: str) -> bool:
+    return f"server {row[name]} {row[address]}:{row[port]} " in settings
 
 
 def _worker(folder: Path) -> str:

@@ -29,6 +29,7 @@ VERBS = [
     ["image", "list"],
     ["rules"],
     ["golden"],
+    ["status"],
 ]
 
 
