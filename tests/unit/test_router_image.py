@@ -101,7 +101,7 @@ def test_a_package_that_nobody_has_is_named_with_a_way_out(mirror: str) -> None:
 
 
 def test_an_architecture_without_packages_is_refused(mirror: str) -> None:
-    with pytest.raises(OperationError, match="cannot run on riscv64: .* has packages for arm64"):
+    with pytest.raises(OperationError, match=r"cannot run on riscv64: .* has packages for arm64"):
         router_archive(source_of((mirror,), b"x"), "riscv64", print)
 
 
