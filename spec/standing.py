@@ -48,7 +48,8 @@ class Standing:
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
     """Returns the worst of all: wrong before absent before unknown."""
-    return min(verdicts, key=_ORDER.index, default="right")
+    found = set(verdicts)
+    return next((verdict for verdict in _ORDER if verdict in found), "right")
 
 
 def status_request(release: Release, node: str) -> dict[str, Any]:
