@@ -55,7 +55,8 @@ def test_members_change_while_users_notice_nothing(project: Project) -> None:
         deployment["engine"]["max_model_len"] = 600
         every = project.up("pool", deployment)
         assert every.code == 0, every.output
-        assert every.position("create-replacement", "a-ready") < every.position("update", "b-turn")
+        ready_to_give_up = every.position("delete-replaced", "b-test-3-rank0")
+        assert every.position("create-replacement", "a-test-2-rank0") < ready_to_give_up
         for node, container in (("test-2", "gb10-pool-a-rank0"), ("test-3", "gb10-pool-b-rank0")):
             assert "max-model-len=600" in project.on_node(node, f"docker logs {container}")
     assert load.troubles == []
