@@ -68,13 +68,14 @@ class StackStatus:
 def stack_status(release: Release) -> StackStatus:
     """Asks every node of a Release, all at once; a node that cannot be asked makes its parts unknown, never absent."""
     with ThreadPoolExecutor(max_workers=len(release.nodes)) as pool:
-        answers = dict(zip(release.nodes, pool.map(lambda node: _ask(release, node), release.nodes), strict=True))
+        answers = dict(zip(release.nodes, pool.map(lambda node: ask_node(release, node), release.nodes), strict=True))
     standings = judge_release(release, answers)
     memory = {node: _known(answer.get("memory")) for node, answer in answers.items()}
     return StackStatus(release, standings, memory, _diagnosis(standings))
 
 
-def _ask(release: Release, node: str) -> dict[str, Any]:
+def ask_node(release: Release, node: str) -> dict[str, Any]:
+    """Returns what one node has of a Release; `{"unknown": why}` where it cannot be asked."""
     try:
         return run_on_node(
             release.nodes[node].connection,
