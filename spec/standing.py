@@ -48,8 +48,7 @@ class Standing:
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
     """Returns the worst of all: wrong before absent before unknown."""
-    found = set(verdicts)
-    return next((verdict for verdict in _ORDER if verdict in found), _ORDER[-1])
+    return _ORDER[min((_ORDER.index(verdict) for verdict in verdicts), default=len(_ORDER) - 1)]
 
 
 def status_request(release: Release, node: str) -> dict[str, Any]:
