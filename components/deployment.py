@@ -27,8 +27,9 @@ class Deployment(pulumi.ComponentResource):
         super().__init__("gb10-serving:deployment:Deployment", release.stack, None)
         child = pulumi.ResourceOptions(parent=self)
         nodes = {name: Node(name, plan, release.storage_folder, child) for name, plan in release.nodes.items()}
-        image = ModelImage("image", release.image, nodes, child)
-        weights = [ModelWeights(plan, nodes, child) for plan in release.weights]
+        rank_nodes = {name: nodes[name] for name in release.rank_nodes}
+        image = ModelImage("image", release.image, nodes[release.image.build_on], rank_nodes, child)
+        weights = [ModelWeights(plan, rank_nodes, child) for plan in release.weights]
         self.groups = {
             group.name: ServingGroup(group.name, release, group, nodes, image, weights, hooks, child)
             for group in release.groups

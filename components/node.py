@@ -19,16 +19,18 @@ class Node(pulumi.ComponentResource):
         docker: provider for everything that runs on the node.
         reached: the command that found the node answering; whatever needs the node depends on it.
         request: what every task on this node carries.
+        party: what a transfer between nodes needs to know of it.
     """
 
     def __init__(self, name: str, plan: NodePlan, storage_folder: str, opts: pulumi.ResourceOptions) -> None:
         """Declares the provider and the first contact of the node `plan`."""
         super().__init__("gb10-serving:node:Node", name, None, opts)
-        self.plan = plan
+        self.name, self.plan = name, plan
         self.request: dict[str, Any] = {
             "connection": plan.connection.model_dump(mode="json"),
             "storage_folder": storage_folder,
         }
+        self.party = {**self.request, "address": next(iter(plan.fabric.values())), "switch": plan.switch}
         self.docker = docker.Provider(
             f"{name}-docker",
             host=plan.connection.docker_host,

@@ -32,6 +32,7 @@ def preflight(
                 "group": group.name,
                 "storage_folder": release.storage_folder,
                 "image": {
+                    "node": rank.node,
                     "reference": release.image.reference,
                     "identity": image.content[rank.node]["identity"],
                     "layers": image.content[rank.node]["layers"],

@@ -134,10 +134,50 @@ def write_docker_archive(layer: Path, diff_id: str, reference: str, architecture
         target: the archive.
     """
     config = image_config([diff_id], architecture)
-    config_name = f"{hashlib.sha256(config).hexdigest()}.json"
-    layer_name = f"{diff_id.removeprefix('sha256:')}/layer.tar"
-    manifest = [{"Config": config_name, "RepoTags": [reference], "Layers": [layer_name]}]
+    config_name, layer_name = _config_name(config), _layer_name(diff_id)
     with tarfile.open(target, "w", format=tarfile.GNU_FORMAT) as tar:
-        _add_bytes(tar, "manifest.json", json.dumps(manifest).encode())
+        _add_bytes(tar, "manifest.json", _manifest(config_name, reference, [layer_name]))
         _add_bytes(tar, config_name, config)
         _add_layer(tar, layer_name, layer)
+
+
+def extend_docker_archive(archive: Path, layer: Path, diff_id: str, reference: str, target: Path) -> None:
+    """Writes an archive with the layers of another one and one more on top.
+
+    Args:
+        archive: one that `write_docker_archive` wrote.
+        layer: the new layer's file.
+        diff_id: its diff id.
+        reference: the tag that the image gets.
+        target: the new archive.
+    """
+    with tarfile.open(archive) as lower, tarfile.open(target, "w", format=tarfile.GNU_FORMAT) as tar:
+        (manifest,) = json.loads(_content(lower, "manifest.json"))
+        lower_config = json.loads(_content(lower, manifest["Config"]))
+        config = image_config([*lower_config["rootfs"]["diff_ids"], diff_id], lower_config["architecture"])
+        config_name, layer_name = _config_name(config), _layer_name(diff_id)
+        layers = [*manifest["Layers"], layer_name]
+        _add_bytes(tar, "manifest.json", _manifest(config_name, reference, layers))
+        _add_bytes(tar, config_name, config)
+        for name in manifest["Layers"]:
+            member = lower.getmember(name)
+            tar.addfile(member, lower.extractfile(member))
+        _add_layer(tar, layer_name, layer)
+
+
+def _content(tar: tarfile.TarFile, name: str) -> bytes:
+    member = tar.extractfile(name)
+    assert member is not None
+    return member.read()
+
+
+def _config_name(config: bytes) -> str:
+    return f"{hashlib.sha256(config).hexdigest()}.json"
+
+
+def _layer_name(diff_id: str) -> str:
+    return f"{diff_id.removeprefix('sha256:')}/layer.tar"
+
+
+def _manifest(config_name: str, reference: str, layers: Sequence[str]) -> bytes:
+    return json.dumps([{"Config": config_name, "RepoTags": [reference], "Layers": list(layers)}]).encode()

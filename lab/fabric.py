@@ -1,6 +1,6 @@
 """Virtual nodes up, down and asked for their state: what `./fleet lab` and the tests call."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from lab import places
 from lab.commands import Report
 from lab.docker_engine import DockerEngine, engine_in_use, existing_engine, stop_unused_engine
 from lab.errors import LabError
-from lab.images import node_image
+from lab.images import NodeSystem, node_image
 from lab.keys import ensure_login_key
 from lab.locks import exclusive, try_exclusive
 from lab.network import remove_networks
@@ -32,6 +32,7 @@ def up(
     nodes: Sequence[str] | None = None,
     link_gbit: float | None = None,
     binds: Binds = (),
+    systems: Mapping[str, NodeSystem] | None = None,
     report: Report,
 ) -> list[NodeStatus]:
     """Makes sure that nodes of a cluster are there as containers and answer.
@@ -45,6 +46,7 @@ def up(
         nodes: names of its nodes; all if absent.
         link_gbit: what each node may send on each rail; no limit if absent.
         binds: folders of this machine that the nodes see, read-only: (folder, target in the node).
+        systems: what nodes are inside, by their names; those that are not named are as `NodeSystem` is by default.
         report: receives progress lines.
 
     Returns:
@@ -58,7 +60,7 @@ def up(
     with _fabric_lock(name, report):
         try:
             with engine_in_use(report) as engine:
-                recipes = _recipes(engine, name, cluster, wanted, folders, report)
+                recipes = _recipes(engine, name, cluster, wanted, folders, systems or {}, report)
                 return FabricNodes(engine, name, cluster, report).bring_up(recipes, link_gbit)
         except BaseException:
             stop_unused_engine(report)
@@ -132,11 +134,17 @@ def _recipes(
     cluster: Cluster,
     nodes: list[str],
     binds: tuple[tuple[str, str], ...],
+    systems: Mapping[str, NodeSystem],
     report: Report,
 ) -> list[NodeRecipe]:
     ensure(["ssh"], ["openssh-client"], "to log in to the virtual nodes", report)
-    login_key, image = ensure_login_key(cluster), node_image(engine, report)
-    return [node_recipe(name, cluster, node, image, login_key, binds) for node in nodes]
+    login_key = ensure_login_key(cluster)
+    inside = {node: systems.get(node, NodeSystem()) for node in nodes}
+    images = {suite: node_image(engine, suite, report) for suite in {system.suite for system in inside.values()}}
+    return [
+        node_recipe(name, cluster, node, images[system.suite], login_key, binds, system.image_store)
+        for node, system in inside.items()
+    ]
 
 
 def _remove_fabric(engine: DockerEngine, name: str, report: Report) -> None:

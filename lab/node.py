@@ -53,6 +53,7 @@ class NodeRecipe:
         shared_memory_bytes: size of /dev/shm.
         binds: folders of this machine that the node sees, read-only: (source, target).
         login_key: public line of the key that may log in.
+        image_store: where its Docker engine keeps images: classic or containerd.
     """
 
     fabric: str
@@ -64,6 +65,7 @@ class NodeRecipe:
     shared_memory_bytes: int
     binds: tuple[tuple[str, str], ...]
     login_key: str
+    image_store: str
 
     @property
     def container(self) -> str:
@@ -87,7 +89,13 @@ def _rail_of(network_name: str, rail: Rail) -> tuple[str, str, str]:
 
 
 def node_recipe(
-    fabric: str, cluster: Cluster, node: str, image: str, login_key: str, binds: tuple[tuple[str, str], ...]
+    fabric: str,
+    cluster: Cluster,
+    node: str,
+    image: str,
+    login_key: str,
+    binds: tuple[tuple[str, str], ...],
+    image_store: str = "classic",
 ) -> NodeRecipe:
     """Returns the recipe of a node as the cluster describes it.
 
@@ -114,6 +122,7 @@ def node_recipe(
         shared_memory_bytes=cluster.limits.shared_memory_bytes,
         binds=binds,
         login_key=login_key,
+        image_store=image_store,
     )
 
 
@@ -158,6 +167,7 @@ def _add_folder(tar: tarfile.TarFile, name: str, mode: int) -> None:
 def node_files(recipe: NodeRecipe) -> bytes:
     """Returns the tar of all files that are put into a node's container before it starts."""
     rails = "".join(f"{address} {interface}\n" for _network, address, interface in recipe.rails)
+    docker_settings = {"features": {"containerd-snapshotter": recipe.image_store == "containerd"}}
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         _add(tar, _INIT, (_FILES / "node-init").read_bytes(), 0o755)
@@ -165,6 +175,7 @@ def node_files(recipe: NodeRecipe) -> bytes:
         _add(tar, "etc/ssh/ssh_host_ed25519_key", private_text(host_key(recipe.node)), 0o600)
         _add_folder(tar, "root/.ssh", 0o700)
         _add(tar, "root/.ssh/authorized_keys", f"{recipe.login_key}\n".encode(), 0o600)
+        _add(tar, "etc/docker/daemon.json", json.dumps(docker_settings).encode())
         _add_folder(tar, _SETTINGS, 0o755)
         _add(tar, f"{_SETTINGS}/rails", rails.encode())
         _add(tar, f"{_SETTINGS}/ssh_port", str(recipe.ssh_port).encode())

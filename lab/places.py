@@ -13,9 +13,9 @@ def lab_cache_folder() -> Path:
     return cache_folder() / "lab"
 
 
-def rank_images_folder() -> Path:
-    """Returns the folder of the docker archives that ranks run."""
-    return cache_folder() / "images"
+def base_archive(identity: str) -> Path:
+    """Returns the file of a base that is made here (spec/image_plan.py names it in the same way)."""
+    return cache_folder() / "images" / f"{identity}.tar"
 
 
 def lock_folder() -> Path:

@@ -7,9 +7,10 @@ from typing import Any
 from rich.console import Console
 
 from ops.places import PROJECT
-from spec.chain import PatchChain
+from spec.chain import Debootstrap, PatchChain
 from spec.chain_files import read_chain
 from spec.errors import SpecificationError
+from spec.image import Registry
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,6 @@ class ListedChain:
         steps = self.chain.steps if self.chain else ()
         return {
             "name": self.name,
-            "reference": self.chain.reference() if self.chain else None,
             "identity": self.chain.identity if self.chain else None,
             "steps": [{"name": step.name, "identity": step.identity} for step in steps],
             "refusal": self.refusal,
@@ -51,10 +51,9 @@ def show_chains(chains: list[ListedChain]) -> None:
             console.print(f"[bold]{listed.name}[/bold]  [yellow]refused[/yellow]")
             console.print(f"  {listed.refusal}", markup=False)
             continue
-        base = listed.chain.description.base
-        console.print(f"[bold]{listed.name}[/bold]  {listed.chain.reference()}")
+        console.print(f"[bold]{listed.name}[/bold]  {listed.chain.identity[:16]}")
         console.print(f"  {listed.chain.description.purpose}", markup=False)
-        console.print(f"  base {base.repository}@{base.digest[:19]} ({base.tag})", markup=False)
+        console.print(f"  base {_shown_origin(listed.chain.description.origin)}", markup=False)
         for step in listed.chain.steps:
             console.print(f"  {step.identity[:16]}  {step.slug}", markup=False)
 
@@ -64,3 +63,9 @@ def _listed(folder: Path) -> ListedChain:
         return ListedChain(folder.name, read_chain(folder), None)
     except SpecificationError as error:
         return ListedChain(folder.name, None, str(error))
+
+
+def _shown_origin(origin: Registry | Debootstrap) -> str:
+    if isinstance(origin, Registry):
+        return f"{origin.repository}@{origin.digest[:19]} ({origin.tag})"
+    return f"{origin.reference}: Debian {origin.suite} made here"

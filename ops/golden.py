@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ops.places import PROJECT
 from ops.stacks import planned, stacks
-from spec.release import GroupPlan, RankPlan, Release
+from spec.release import GroupPlan, ImagePlan, RankPlan, Release
 
 GOLDEN = PROJECT / "tests" / "golden"
 
@@ -18,7 +18,7 @@ def golden_text(release: Release) -> str:
     """Returns everything of a Release that a node gets to see, without hashes, which change with every line."""
     lines = [
         f"stack {release.stack} on cluster {release.cluster}",
-        f"image {release.image.pull or release.image.version}",
+        *_image_lines(release.image),
         *(f"weights {plan.name} {plan.revision} -> {plan.target}" for plan in release.weights),
     ]
     for group in release.groups:
@@ -39,6 +39,15 @@ def write_golden_files() -> list[str]:
         golden_path(stale).unlink()
         changed.append(stale)
     return changed
+
+
+def _image_lines(image: ImagePlan) -> list[str]:
+    """Returns where the image starts and which steps it has; their content is reviewed in patches/."""
+    steps = image.chain.steps if image.chain else ()
+    return [
+        f"image {image.base.pull or image.version}, built on {image.build_on}",
+        *(f"  step {step.name}" for step in steps),
+    ]
 
 
 def _group_lines(group: GroupPlan) -> list[str]:

@@ -3,15 +3,13 @@
 import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from typing import Any
+from pathlib import Path
 
 import httpx
 import typer
 
 from lab import fabric
-from lab.images import build_rank_image
-from lab.model import ensure_model
-from lab.vllm_tree import ensure_vllm_tree
+from lab.parts import make_parts
 from ops.environment import environment_of, has_stacks, pulumi_environment
 from ops.errors import OperationError
 from ops.places import PROJECT
@@ -25,7 +23,6 @@ from spec.catalog import read_stack
 from spec.release import Release
 
 FABRIC = "lab"
-_IMAGE_PYTHON = "3.11"
 
 
 def lab_up(nodes: int | None, link_gbit: float | None, stack: str | None) -> None:
@@ -114,21 +111,13 @@ def _refuse_too_few_nodes(wanted: list[str], needed: list[str], asked: int | Non
         raise OperationError(f"the stack needs {', '.join(missing)} too, and the lab gets {', '.join(wanted)}")
 
 
-def _make_parts(report: Report) -> tuple[dict[str, str], Any]:
+def _make_parts(report: Report) -> tuple[dict[str, str], Path]:
     """Makes engine, vLLM with the model, and images side by side; what is there already costs nothing."""
-    image = CATALOG.image("lab")
-    model = CATALOG.model("lab")
-
-    def tree_and_model() -> Any:
-        archive = build_rank_image(image, report)
-        tree = ensure_vllm_tree(image.version, _IMAGE_PYTHON, archive, report)
-        ensure_model("lab", model, tree, archive, report)
-        return tree
-
+    chain = CATALOG.chain(str(CATALOG.image("lab").chain), "catalog/images/lab.yaml").description
     with ThreadPoolExecutor(2) as pool:
         toolchain = pool.submit(ensure_toolchain, report)
-        tree = pool.submit(tree_and_model)
-        return environment_of(toolchain.result()), tree.result()
+        parts = pool.submit(make_parts, chain, "lab", CATALOG.model("lab"), report)
+        return environment_of(toolchain.result()), parts.result().tree
 
 
 def _forget_what_is_gone(release: Release, variables: dict[str, str], report: Report) -> None:

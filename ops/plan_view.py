@@ -21,8 +21,9 @@ def show(release: Release) -> None:
     console = Console(highlight=False)
     console.print(f"[bold]{release.stack}[/bold]  release {release.hash[:16]}  on cluster {release.cluster}")
     console.print(f"  image    {release.image.reference}  engine {release.image.version}")
-    if release.image.pull:
-        console.print(f"           {release.image.pull}")
+    console.print(f"           {release.image.base.pull or 'made here'}, built on {release.image.build_on}")
+    for step in release.image.chain.steps if release.image.chain else ():
+        console.print(f"           {step.name} {step.identity[:16]}")
     for plan in release.weights:
         console.print(f"  weights  {plan.name} {plan.revision[:16]} in {plan.folder}, ranks see {plan.path}")
         console.print(f"           from {_origin_of(plan)}; manifest {plan.manifest or 'not pinned'}", markup=False)

@@ -1,11 +1,12 @@
 """The stacks of this project: their names, their plans."""
 
 from ops.places import PROJECT
-from spec.catalog import STACK_KEY, Catalog, parse, read_stack
+from spec.catalog import STACK_KEY, Catalog, read_stack
 from spec.deployment import DeploymentConfig
 from spec.plan import plan_release
 from spec.release import Release
 from spec.situation import Situation, look_up
+from spec.yaml_files import parse
 
 CATALOG = Catalog(PROJECT / "catalog")
 

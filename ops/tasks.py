@@ -6,75 +6,23 @@ to standard error. Exit codes: 0 done, 1 not done and why, 2 no such verb.
 
 import json
 import sys
-import tarfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
+from ops import image_tasks
 from ops.errors import OperationError
-from ops.places import cache_folder
 from ops.readiness import wait_until_ready
-from ops.remote import run_on_node, stream_to_node
+from ops.remote import run_on_node
 from ops.transfers import Party
 from ops.weights import Delivery, bring
-from runtime.common.image_identity import image_identity
 from spec.connection import Connection
 from spec.release import WeightsPlan
-
-_LONG_SECONDS = 4 * 3600
-_LAB_HINT = "For the virtual fabric `./fleet lab up` makes it"
 
 
 def node_facts(request: dict[str, Any]) -> Any:
     """Reaches the node, puts the runtime on it and returns what it is."""
     return _on_node(request, "facts", {})
-
-
-def send_image(request: dict[str, Any]) -> Any:
-    """Brings an image that is made here to the node unless an image of the same content is there.
-
-    Args:
-        request: `connection`, `storage_folder`, `reference`, `archive` (a `docker save` file below our cache folder),
-            `cache_folder` (on the node, for what the engine compiles).
-    """
-    archive = cache_folder() / request["archive"]
-    if not archive.is_file():
-        raise OperationError(f"{request['reference']} is not on this controller: {archive} does not exist. {_LAB_HINT}")
-    wanted = archive_identity(archive)
-    asked = {"reference": request["reference"]}
-    if _on_node(request, "image-identity", asked) != wanted:
-        _progress(request, f"sending {request['reference']}, {archive.stat().st_size >> 20} MiB")
-        stream_to_node(_connection(request), "docker load --quiet", archive, _LONG_SECONDS)
-        found = _on_node(request, "image-identity", asked)
-        if found != wanted:
-            raise OperationError(
-                f"{request['connection']['node']} loaded {request['reference']} and holds {found['identity']}, sent "
-                f"was {wanted['identity']}: its image store is damaged, look at `docker image inspect` there"
-            )
-    _on_node(request, "make-cache", {"cache_folder": request["cache_folder"]})
-    return wanted
-
-
-def pull_image(request: dict[str, Any]) -> Any:
-    """Has the node pull a published image by digest.
-
-    Args:
-        request: `connection`, `storage_folder`, `reference`, `pull`, `cache_folder` (on the node).
-    """
-    asked = {"reference": request["reference"], "pull": request["pull"]}
-    found = _on_node(request, "image-pull", asked, seconds=_LONG_SECONDS)
-    _on_node(request, "make-cache", {"cache_folder": request["cache_folder"]})
-    return found
-
-
-def archive_identity(archive: Path) -> dict[str, Any]:
-    """Returns identity and layers of the image in a `docker save` file."""
-    with tarfile.open(archive) as tar:
-        manifest = _read_member(tar, "manifest.json")
-        config = _read_member(tar, manifest[0]["Config"])
-    layers = config["rootfs"]["diff_ids"]
-    return {"identity": image_identity(layers, config.get("config") or {}, config["architecture"]), "layers": layers}
 
 
 def weights(request: dict[str, Any]) -> Any:
@@ -131,8 +79,11 @@ def ready(request: dict[str, Any]) -> Any:
 
 TASKS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "node-facts": node_facts,
-    "send-image": send_image,
-    "pull-image": pull_image,
+    "image-base": image_tasks.base,
+    "image-step": image_tasks.step,
+    "image-verify": image_tasks.verify,
+    "image-share": image_tasks.share,
+    "image-on-node": image_tasks.on_node,
     "weights": weights,
     "weights-receipt": weights_receipt,
     "preflight": preflight,
@@ -171,16 +122,6 @@ def _on_node(
 
 def _claim_request(request: dict[str, Any]) -> dict[str, Any]:
     return {key: request[key] for key in ("storage_folder", "stack", "group")}
-
-
-def _progress(request: dict[str, Any], text: str) -> None:
-    print(f"{request['connection']['node']}: {text}", file=sys.stderr, flush=True)
-
-
-def _read_member(tar: tarfile.TarFile, name: str) -> Any:
-    member = tar.extractfile(name)
-    assert member is not None
-    return json.load(member)
 
 
 if __name__ == "__main__":

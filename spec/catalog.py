@@ -1,69 +1,20 @@
-"""Reads the YAML files that describe clusters, hardware, images, models and stacks. The only file access of spec/."""
+"""Reads the catalogue, the image chains that it names and the stack files."""
 
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import yaml
-from pydantic import BaseModel, ValidationError
-
+from spec.chain import PatchChain
+from spec.chain_files import read_chain
 from spec.cluster import Cluster, Hardware
-from spec.errors import Problem, SpecificationError, problems_of
+from spec.errors import Problem, SpecificationError
 from spec.flags import FlagTable, flag_tables, table_of
 from spec.image import Image
 from spec.model import Model
+from spec.yaml_files import Entry, parse, read_yaml
 
 STACK_KEY = "gb10-serving:deployment"
-
-Entry = TypeVar("Entry", bound=BaseModel)
-
-
-class _StrictLoader(yaml.SafeLoader):
-    """A safe loader that refuses a key that stands twice in one mapping."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} stands twice", key_node.start_mark
-                )
-            seen.add(key)
-        return super().construct_mapping(node, deep)
-
-
-def read_yaml(path: Path, shown: str) -> Any:
-    """Reads one YAML file strictly.
-
-    Args:
-        path: the file.
-        shown: its name in messages.
-
-    Raises:
-        SpecificationError: it is absent, is not UTF-8, starts with a byte-order mark, has carriage returns, is not
-            YAML or holds a key twice.
-    """
-    try:
-        raw = path.read_bytes()
-    except FileNotFoundError:
-        raise SpecificationError(
-            Problem(shown, "(whole file)", None, "the file does not exist", f"create {shown}")
-        ) from None
-    if raw.startswith(b"\xef\xbb\xbf"):
-        raise _unreadable(shown, "the file starts with a byte-order mark", "save it as UTF-8 without BOM")
-    if b"\r" in raw:
-        line = raw[: raw.index(b"\r")].count(b"\n") + 1
-        raise _unreadable(shown, f"line {line} ends with a carriage return", "save the file with Unix line ends")
-    try:
-        return yaml.load(raw.decode(), _StrictLoader)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise _unreadable(shown, f"not readable as YAML: {error}", "correct the file at that place") from None
-
-
-def _unreadable(shown: str, rule: str, way_out: str) -> SpecificationError:
-    return SpecificationError(Problem(shown, "(whole file)", None, rule, way_out))
 
 
 @dataclass(frozen=True)
@@ -71,7 +22,7 @@ class Catalog:
     """The folder that holds what deployments are made of, one YAML file an entry.
 
     Attributes:
-        folder: holds the folders clusters, hardware, images and models.
+        folder: holds the folders clusters, hardware, images and models; the image chains are in patches/ beside it.
     """
 
     folder: Path
@@ -91,6 +42,21 @@ class Catalog:
     def model(self, name: str) -> Model:
         """Returns catalog/models/NAME.yaml."""
         return self._entry("models", name, Model)
+
+    def chain(self, name: str, file: str) -> PatchChain:
+        """Returns the chain patches/NAME.
+
+        Args:
+            name: of its folder.
+            file: where the name stands, for messages.
+        """
+        patches = self.folder.parent / "patches"
+        if not (patches / name / "chain.yaml").is_file():
+            known = ", ".join(sorted(path.parent.name for path in patches.glob("*/chain.yaml"))) or "none"
+            raise SpecificationError(
+                Problem(file, "chain", name, "there is no such chain", f"use one of: {known}; or add patches/{name}/")
+            )
+        return read_chain(patches / name)
 
     def flag_table(self, version: str, file: str) -> FlagTable:
         """Returns catalog/flags/vllm-VERSION.json.
@@ -117,18 +83,6 @@ class Catalog:
                 )
             )
         return parse(entry, read_yaml(path, shown), shown)
-
-
-def parse(entry: type[Entry], data: Any, shown: str, prefix: str = "") -> Entry:
-    """Validates plain data as one model.
-
-    Raises:
-        SpecificationError: naming `shown`, the key below `prefix`, the value and the rule.
-    """
-    try:
-        return entry.model_validate(data)
-    except ValidationError as error:
-        raise SpecificationError(*problems_of(error, shown, prefix)) from None
 
 
 def refuse_unclean_file(project: Path, stack: str) -> None:

@@ -14,7 +14,7 @@ from pydantic import Field, field_validator, model_validator
 
 from spec.base import Strict, content_hash
 from spec.errors import Problem, SpecificationError
-from spec.image import Registry
+from spec.image import Registry, base_reference
 
 # Raised when runtime/build/ makes something else from the same step; part of every identity.
 BUILDER_VERSION = 1
@@ -40,11 +40,17 @@ def _relative_path(path: str) -> str:
     return path
 
 
+def _absolute_path(path: str) -> str:
+    if ".." in PurePosixPath(path).parts:
+        raise ValueError("must be an absolute path without `..`")
+    return path
+
+
 class Edit(Strict):
     """One anchored edit of a text file.
 
     Attributes:
-        file: relative to the chain's packages folder.
+        file: relative to the chain's packages folder, or to a source folder that has its package.
         anchor: the text that is replaced, with its indentation and line ends.
         count: how often the anchor stands in the file before the edit.
         replacement: what stands there afterwards, in each of these places.
@@ -134,16 +140,60 @@ class PlacedFile(Strict):
     @field_validator("target")
     @classmethod
     def _stays_where_it_says(cls, target: str) -> str:
-        if ".." in PurePosixPath(target).parts:
-            raise ValueError("must be an absolute path without `..`")
-        return target
+        return _absolute_path(target)
+
+
+class Link(Strict):
+    """A symbolic link that a step makes; it replaces nothing but itself.
+
+    Attributes:
+        path: of the link, absolute.
+        target: what it leads to, absolute; it must be there.
+    """
+
+    path: str = Field(pattern=r"^/[^\s]*[^/\s]$")
+    target: str = Field(pattern=r"^/[^\s]*[^/\s]$")
+
+    @field_validator("path", "target")
+    @classmethod
+    def _stays_where_it_says(cls, path: str) -> str:
+        return _absolute_path(path)
+
+    @model_validator(mode="after")
+    def _leads_elsewhere(self) -> "Link":
+        if self.path == self.target:
+            raise ValueError("a link leads to another place than its own")
+        return self
+
+
+class DebianPackage(Strict):
+    """A package of the base's distribution, installed without what it recommends.
+
+    Attributes:
+        name: of the package.
+        version: the one that is installed, as dpkg writes it; archives drop old ones, and the build then says so.
+        any_version: that whichever version the archive has is installed; verify's report names it as not pinned.
+    """
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9+.-]+$")
+    version: str | None = Field(default=None, pattern=r"^[0-9][A-Za-z0-9.+:~-]*$")
+    any_version: bool = False
+
+    @model_validator(mode="after")
+    def _is_pinned_or_says_that_it_is_not(self) -> "DebianPackage":
+        if (self.version is None) != self.any_version:
+            raise ValueError(
+                "a Debian package has either a version, or `any_version: true` where the archive's versions cannot be "
+                "known: then two builds of one identity may differ in it"
+            )
+        return self
 
 
 class Assertion(Strict):
     """A fact about a text file after the step; where upstream already has a fix, it is asserted instead of patched.
 
     Attributes:
-        file: relative to the chain's packages folder.
+        file: relative to the chain's packages folder, or to a source folder that has its package.
         contains: text that must stand in it.
         count: how often it must stand there.
         absent: text that must not stand in it.
@@ -175,7 +225,9 @@ class StepDescription(Strict):
         tested_against: what its edits are tested against instead.
         edits: anchored edits, in order.
         packages: removed and installed before the edits.
+        debian: packages of the distribution, installed before the edits.
         files: put into the image.
+        links: made in the image.
         asserts: checked after all of it.
     """
 
@@ -185,20 +237,52 @@ class StepDescription(Strict):
     tested_against: str | None = None
     edits: tuple[Edit, ...] = ()
     packages: PackageChange | None = None
+    debian: tuple[DebianPackage, ...] = ()
     files: tuple[PlacedFile, ...] = ()
+    links: tuple[Link, ...] = ()
     asserts: tuple[Assertion, ...] = ()
 
     @model_validator(mode="after")
     def _does_something(self) -> "StepDescription":
-        if not (self.edits or self.packages or self.files or self.asserts):
-            raise ValueError("a step has at least one of the keys edits, packages, files and asserts")
+        if not (self.edits or self.packages or self.debian or self.files or self.links or self.asserts):
+            raise ValueError("a step has at least one of the keys edits, packages, debian, files, links and asserts")
         if self.base_is_absent and self.tested_against is None:
             raise ValueError("base_is_absent: the key tested_against then says what the step is tested with instead")
-        targets = [file.target for file in self.files]
-        for target in targets:
-            if targets.count(target) > 1:
-                raise ValueError(f"two files of the step have the target {target}")
+        made = [*(file.target for file in self.files), *(link.path for link in self.links)]
+        for path in made:
+            if made.count(path) > 1:
+                raise ValueError(f"two files or links of the step are {path}")
+        names = [package.name for package in self.debian]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"the step installs the Debian package {name} twice")
         return self
+
+
+class Debootstrap(Strict):
+    """A base made on the controller from Debian packages; its identity is this recipe. The lab's chains start from one.
+
+    Attributes:
+        suite: Debian release.
+        packages: what is installed beside the minimal system.
+        vllm: version of vLLM for processors whose Python files lie in the packages folder; none without vLLM.
+        recipe_version: raised when the builder in lab/ changes what it makes from the same recipe.
+    """
+
+    suite: str = Field(pattern=r"^[a-z]+$")
+    packages: tuple[str, ...]
+    vllm: str | None = None
+    recipe_version: int = 1
+
+    @property
+    def identity(self) -> str:
+        """Hash of the recipe, 64 hexadecimal digits."""
+        return content_hash(self.model_dump(mode="json"))
+
+    @property
+    def reference(self) -> str:
+        """The tag under which a node keeps it."""
+        return base_reference(self.model_dump(mode="json"))
 
 
 class ChainDescription(Strict):
@@ -207,16 +291,29 @@ class ChainDescription(Strict):
     Attributes:
         purpose: what the image is for.
         base: what the first step starts from, by digest.
-        packages_folder: where vllm lies in the base.
+        debootstrap: what it starts from instead, where the lab makes its base.
+        packages_folder: where the base has its Python packages and what is known of them.
+        source_folders: where packages lie that are installed from their sources, by the name of their own folder; such
+            as SGLang in its images.
         versions: of packages as the base has them, by name; checked before the first step.
         steps: folders, relative to the chain's own.
     """
 
     purpose: str = Field(min_length=1)
-    base: Registry
+    base: Registry | None = None
+    debootstrap: Debootstrap | None = None
     packages_folder: str = Field(pattern=r"^/[A-Za-z0-9/_.-]*[A-Za-z0-9_-]$")
+    source_folders: dict[str, str] = {}
     versions: dict[str, str] = Field(min_length=1)
     steps: tuple[str, ...] = Field(min_length=1)
+
+    @field_validator("source_folders")
+    @classmethod
+    def _are_absolute(cls, folders: dict[str, str]) -> dict[str, str]:
+        for name, folder in folders.items():
+            if not re.match(_NAME, name) or not folder.startswith("/") or ".." in PurePosixPath(folder).parts:
+                raise ValueError(f"{name!r}: {folder!r} must be a package's name and an absolute path without `..`")
+        return folders
 
     @field_validator("versions")
     @classmethod
@@ -225,6 +322,23 @@ class ChainDescription(Strict):
             if name != normal_name(name):
                 raise ValueError(f"write {name!r} as {normal_name(name)!r}, so that it is the same key everywhere")
         return versions
+
+    @model_validator(mode="after")
+    def _starts_from_one_base(self) -> "ChainDescription":
+        if (self.base is None) == (self.debootstrap is None):
+            raise ValueError("a chain starts from exactly one of the keys base (a registry's image) and debootstrap")
+        return self
+
+    @property
+    def origin(self) -> Registry | Debootstrap:
+        """What the first step starts from."""
+        origin = self.base or self.debootstrap
+        assert origin is not None
+        return origin
+
+    def folder_of(self, file: str) -> str:
+        """Returns the folder of the image that an edit's or assertion's file is relative to."""
+        return self.source_folders.get(PurePosixPath(file).parts[0], self.packages_folder)
 
 
 class FileContent(Strict):
@@ -283,6 +397,29 @@ class PatchStep(Strict):
         """Names the step in paths and labels."""
         return f"{self.position:02d}-{self.name}"
 
+    @property
+    def reference(self) -> str:
+        """The tag under which the node that builds keeps the image of this step and all before it."""
+        return f"gb10-serving/step:{self.identity[:16]}"
+
+    @property
+    def changes(self) -> dict[str, str]:
+        """What goes into the step, by readable names, each with its hash: a preview shows which one differs."""
+        content = step_content(self.description, self.contents)
+        parts = [(f"edit of {edit['file']}, {edit['marker']}", edit) for edit in content["edits"]]
+        parts += [(f"file {file['target']}", file) for file in content["files"]]
+        parts += [(f"link {link['path']}", link) for link in content.get("links", ())]
+        parts += [(f"Debian package {package['name']}", package) for package in content.get("debian", ())]
+        parts += [("packages", content["packages"])] if content["packages"] else []
+        parts += [(f"assertion on {fact['file']}", fact) for fact in content["asserts"]]
+        return {name: content_hash([part for other, part in parts if other == name])[:16] for name, _ in parts}
+
+    @property
+    def needs_network(self) -> bool:
+        """Whether the build of this step fetches something."""
+        installs = self.description.packages and self.description.packages.install
+        return bool(installs or self.description.debian)
+
 
 class PatchChain(Strict):
     """A chain, resolved: steps in order, each with its identity.
@@ -307,22 +444,18 @@ class PatchChain(Strict):
         """Versions of packages in the finished image, by normalised name."""
         return self.steps[-1].versions
 
-    def reference(self, until: int | None = None) -> str:
-        """The tag under which the image of the first steps is known; it carries the identity."""
-        identity = self.steps[until - 1].identity if until is not None else self.identity
-        return f"gb10-serving/chain:{identity[:16]}"
-
 
 def base_identity(description: ChainDescription) -> str:
     """Returns the identity that the first step starts from; a tag is for people and does not count."""
-    return content_hash(
-        {
-            "builder": BUILDER_VERSION,
-            "base": description.base.model_dump(mode="json", exclude={"tag"}),
-            "packages_folder": description.packages_folder,
-            "versions": description.versions,
-        }
-    )
+    content: dict[str, Any] = {
+        "builder": BUILDER_VERSION,
+        "base": description.origin.model_dump(mode="json", exclude={"tag"}),
+        "packages_folder": description.packages_folder,
+        "versions": description.versions,
+    }
+    if description.source_folders:
+        content["source_folders"] = description.source_folders
+    return content_hash(content)
 
 
 def step_identity(parent: str, step: StepDescription, contents: dict[str, FileContent]) -> str:
@@ -332,7 +465,7 @@ def step_identity(parent: str, step: StepDescription, contents: dict[str, FileCo
 
 def step_content(step: StepDescription, contents: dict[str, FileContent]) -> dict[str, Any]:
     """Returns all that goes into a step as plain data; placed files by the hash of their content."""
-    return {
+    content: dict[str, Any] = {
         "edits": [edit.model_dump(mode="json") for edit in step.edits],
         "packages": step.packages.model_dump(mode="json") if step.packages else None,
         "files": [
@@ -340,6 +473,12 @@ def step_content(step: StepDescription, contents: dict[str, FileContent]) -> dic
         ],
         "asserts": [assertion.model_dump(mode="json", exclude_none=True) for assertion in step.asserts],
     }
+    # Absent where empty: steps of before these keys keep the identity under which they are built.
+    if step.debian:
+        content["debian"] = [package.model_dump(mode="json") for package in step.debian]
+    if step.links:
+        content["links"] = [link.model_dump(mode="json") for link in step.links]
+    return content
 
 
 def resolve_chain(name: str, shown: str, description: ChainDescription, steps: Sequence[ReadStep]) -> PatchChain:

@@ -3,9 +3,9 @@
 import hashlib
 from pathlib import Path
 
-from spec.catalog import parse, read_yaml
 from spec.chain import ChainDescription, FileContent, PatchChain, ReadStep, StepDescription, resolve_chain
 from spec.errors import Problem, SpecificationError
+from spec.yaml_files import parse, read_yaml
 
 _CHUNK_BYTES = 1 << 20
 

@@ -109,6 +109,7 @@ class Cluster(Strict):
         hardware: name of a hardware class (catalog/hardware/NAME.yaml).
         storage_folder: folder on every node that holds runtime, weights, receipts and claims.
         virtual_fabric: present where `./fleet lab up` makes the nodes.
+        build_on: the node that builds images and hands them on; the first if absent.
     """
 
     hardware: Name
@@ -116,7 +117,21 @@ class Cluster(Strict):
     limits: Limits = Limits()
     storage_folder: str = Field(default="/var/lib/gb10-serving", pattern=r"^/[A-Za-z0-9/_.-]+$")
     virtual_fabric: VirtualFabric | None = None
+    build_on: Name | None = None
     nodes: dict[Name, Node] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _builder_is_a_node(self) -> "Cluster":
+        if self.build_on is not None and self.build_on not in self.nodes:
+            raise ValueError(
+                f"build_on names {self.build_on}, which is no node of this cluster: use {', '.join(self.nodes)}"
+            )
+        return self
+
+    @property
+    def builder(self) -> str:
+        """Name of the node that builds images and hands them on."""
+        return self.build_on or next(iter(self.nodes))
 
     @model_validator(mode="after")
     def _addresses_are_unique(self) -> "Cluster":

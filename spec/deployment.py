@@ -54,6 +54,18 @@ class Memory(Strict):
     required_bytes: Bytes | None = None
 
 
+class ImageBuild(Strict):
+    """How the image of a chain is built and kept.
+
+    Attributes:
+        kept: how many older images of the same chain stay on every node, to go back to without a build.
+        step_timeout_seconds: how long the build of one step may take.
+    """
+
+    kept: int = Field(default=2, ge=0, le=50)
+    step_timeout_seconds: int = Field(default=3600, gt=0)
+
+
 class DeploymentConfig(Strict):
     """The key `gb10-serving:deployment` of a stack file.
 
@@ -66,6 +78,7 @@ class DeploymentConfig(Strict):
         speculative: who drafts tokens; nobody if absent.
         weights: where the files of the model or the drafter come from, by its name; the controller if absent.
         memory: what must be free on a node.
+        image_build: how the image of a chain is built and kept.
         across_switches: a group may lie on both sides of a link between switches.
         environment: further variables of the engine, beside the image's.
         job: for the executor external_launcher: the program that every rank runs, a path in the container.
@@ -86,6 +99,7 @@ class DeploymentConfig(Strict):
     weights: dict[Name, WeightsChoice] = {}
     memory: Memory = Memory()
     readiness: Readiness = Readiness()
+    image_build: ImageBuild = ImageBuild()
     across_switches: bool = False
     environment: dict[str, str] = {}
     job: str | None = Field(default=None, pattern=r"^/[A-Za-z0-9/_.-]+$")

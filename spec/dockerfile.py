@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from runtime.build.debian import apt_commands
 from runtime.build.pip_commands import pip_commands
-from spec.base import Strict, canonical_json
-from spec.chain import Edit, PatchChain, PatchStep, normal_name
+from spec.base import Strict, canonical_json, content_hash
+from spec.chain import Assertion, Edit, PatchChain, PatchStep, normal_name
 
 Builder = Literal["buildkit", "classic"]
 
@@ -23,6 +24,7 @@ VERIFY_REPORT = f"{RECORDS}/verify.json"
 
 LABEL_PREFIX = "gb10-serving"
 IDENTITY_LABEL = f"{LABEL_PREFIX}.chain.identity"
+NAME_LABEL = f"{LABEL_PREFIX}.chain.name"
 VERIFY_LABEL = f"{LABEL_PREFIX}.verify"
 
 # All of runtime/build/ and the packages that it lies in; each step carries them, so that it needs nothing of another.
@@ -32,9 +34,11 @@ TOOLS = (
     "build/__main__.py",
     "build/atomic.py",
     "build/checks.py",
+    "build/debian.py",
     "build/edits.py",
     "build/errors.py",
     "build/libraries.py",
+    "build/links.py",
     "build/packages.py",
     "build/patcher.py",
     "build/pip_commands.py",
@@ -114,27 +118,39 @@ def build_context(
         runtime: the folder runtime/ of this project.
         builder: which one the node has.
         until: how many steps the image has; all of them, and then the verification, if none is given.
-        start: an image with earlier steps to build on; the chain's base if none is given.
+        start: an image with earlier steps to build on; the base, as the node keeps it, if none is given.
         expected: of the finished image.
 
     Raises:
         ValueError: the steps asked for are not in the chain, or the start already has them.
     """
     last, first = len(chain.steps) if until is None else until, start.steps if start else 0
-    if not 0 <= first < last <= len(chain.steps):
+    if not 0 <= first <= last <= len(chain.steps) or first == until:
         raise ValueError(f"steps {first + 1} to {last} are no part of a chain of {len(chain.steps)} steps")
-    lines = [f"FROM {start.reference if start else chain.description.base.pull_reference}"]
+    lines = [f"FROM {start.reference if start else chain.description.origin.reference}"]
     files: list[ContextFile] = []
     for step in chain.steps[first:last]:
         lines += _step_lines(step, builder)
         files += _step_files(chain, step, runtime)
-    if last == len(chain.steps):
+    identity = chain.steps[last - 1].identity
+    if until is None:
+        identity = finished_identity(chain, expected or Expected())
         lines += _layer("verify", [_tool("verify", "verify.json", "--report", VERIFY_REPORT)], builder)
         request = verify_request(chain, expected or Expected())
         files += [*_tools("verify", runtime), ContextFile(path="verify/verify.json", text=_json(request))]
-    lines.append(_label(IDENTITY_LABEL, chain.steps[last - 1].identity))
+    lines += [_label(NAME_LABEL, chain.name), _label(IDENTITY_LABEL, identity)]
     files.sort(key=lambda file: file.path)
     return BuildContext(dockerfile="\n".join(lines) + "\n", files=tuple(files))
+
+
+def finished_identity(chain: PatchChain, expected: Expected) -> str:
+    """Returns the identity of a chain's verified image: all steps, and what it was verified to be."""
+    return content_hash({"chain": chain.identity, "expected": expected.model_dump(mode="json")})
+
+
+def finished_reference(chain: PatchChain, expected: Expected) -> str:
+    """Returns the tag of a chain's verified image; it carries the identity."""
+    return f"gb10-serving/chain:{finished_identity(chain, expected)[:16]}"
 
 
 def report_label(reference: str, report: str) -> str:
@@ -158,7 +174,7 @@ def step_request(chain: PatchChain, step: PatchStep) -> dict[str, Any]:
         "base_versions": chain.description.versions if step.position == 1 else {},
         "versions": step.versions,
         "removed": sorted(removed),
-        "edits": [edit.model_dump(mode="json") for edit in step.description.edits],
+        "edits": [_in_image(chain, edit.model_dump(mode="json")) for edit in step.description.edits],
         "files": [
             {
                 "source": _sent_name(index),
@@ -168,7 +184,9 @@ def step_request(chain: PatchChain, step: PatchStep) -> dict[str, Any]:
             }
             for index, file in enumerate(step.description.files)
         ],
-        "asserts": [assertion.model_dump(mode="json", exclude_none=True) for assertion in step.description.asserts],
+        "links": [link.model_dump(mode="json") for link in step.description.links],
+        "debian": [package.model_dump(mode="json") for package in step.description.debian],
+        "asserts": [_asserted(chain, assertion) for assertion in step.description.asserts],
     }
 
 
@@ -181,11 +199,9 @@ def verify_request(chain: PatchChain, expected: Expected) -> dict[str, Any]:
         "versions": chain.versions,
         "absent": sorted(removed - set(chain.versions)),
         "edits": _expected_edits(chain),
-        "asserts": [
-            assertion.model_dump(mode="json", exclude_none=True)
-            for step in chain.steps
-            for assertion in step.description.asserts
-        ],
+        "links": [link.model_dump(mode="json") for step in chain.steps for link in step.description.links],
+        "debian": _expected_debian(chain),
+        "asserts": [_asserted(chain, assertion) for step in chain.steps for assertion in step.description.asserts],
         "capability": expected.capability,
     }
     if expected.entrypoint is not None:
@@ -201,16 +217,31 @@ def _expected_edits(chain: PatchChain) -> list[dict[str, Any]]:
     expected: list[dict[str, Any]] = []
     for index, (name, edit) in enumerate(edits):
         later = [other for _, other in edits[index + 1 :] if other.file == edit.file]
-        expected.append(
-            {
-                "step": name,
-                "file": edit.file,
-                "marker": None if any(_removes(other, edit.marker) for other in later) else edit.marker,
-                "anchor": edit.anchor,
-                "leftover": sum(other.count * other.replacement.count(edit.anchor) for other in (edit, *later)),
-            }
-        )
+        shown = {
+            "step": name,
+            "file": edit.file,
+            "marker": None if any(_removes(other, edit.marker) for other in later) else edit.marker,
+            "anchor": edit.anchor,
+            "leftover": sum(other.count * other.replacement.count(edit.anchor) for other in (edit, *later)),
+        }
+        expected.append(_in_image(chain, shown))
     return expected
+
+
+def _asserted(chain: PatchChain, assertion: Assertion) -> dict[str, Any]:
+    return _in_image(chain, assertion.model_dump(mode="json", exclude_none=True))
+
+
+def _in_image(chain: PatchChain, entry: dict[str, Any]) -> dict[str, Any]:
+    """Adds the folder that an entry's file is in, where that is not the packages folder."""
+    folder = chain.description.folder_of(entry["file"])
+    return entry if folder == chain.description.packages_folder else entry | {"folder": folder}
+
+
+def _expected_debian(chain: PatchChain) -> list[dict[str, Any]]:
+    """Returns the Debian packages of all steps; of one that two steps install, the later."""
+    packages = {package.name: package for step in chain.steps for package in step.description.debian}
+    return [package.model_dump(mode="json") for _, package in sorted(packages.items())]
 
 
 def _removes(edit: Edit, text: str) -> bool:
@@ -220,10 +251,11 @@ def _removes(edit: Edit, text: str) -> bool:
 def _step_lines(step: PatchStep, builder: Builder) -> list[str]:
     change = step.description.packages
     check = [_tool("check", "step.json")] if step.position == 1 else []
+    apt = apt_commands([package.model_dump(mode="json") for package in step.description.debian])
     apply = _tool("apply", "step.json", "--report", f"{RECORDS}/steps/{step.slug}.json")
     pip = pip_commands(change.model_dump(mode="json") if change else None, step.versions)
     label = _label(f"{LABEL_PREFIX}.step.{step.slug}", step.identity)
-    return [label, *_layer(step.slug, [*check, *pip, apply], builder)]
+    return [label, *_layer(step.slug, [*check, *apt, *pip, apply], builder)]
 
 
 def _layer(folder: str, commands: Sequence[Sequence[str]], builder: Builder) -> list[str]:

@@ -7,20 +7,6 @@ from pydantic import Field, model_validator
 from spec.base import Strict, content_hash
 
 
-class Debootstrap(Strict):
-    """A base image made from Debian packages on the controller; its identity is this recipe.
-
-    Attributes:
-        suite: Debian release.
-        packages: what is installed beside the minimal system.
-        recipe_version: raised when the builder in lab/ changes what it makes from the same packages.
-    """
-
-    suite: str
-    packages: tuple[str, ...]
-    recipe_version: int = 1
-
-
 class Registry(Strict):
     """An image of a registry, by content.
 
@@ -30,7 +16,7 @@ class Registry(Strict):
         tag: under which its author publishes it, for people: a tag can move.
     """
 
-    repository: str = Field(pattern=r"^[a-z0-9][a-z0-9./_-]*$")
+    repository: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*(:[0-9]+)?(/[a-z0-9][a-z0-9._-]*)*$")
     digest: str = Field(pattern=r"^sha256:[0-9a-f]{64}$")
     tag: str | None = None
 
@@ -40,7 +26,8 @@ class Registry(Strict):
         if isinstance(data, dict) and "digest" not in data:
             raise ValueError(
                 f"{data.get('repository')}:{data.get('tag', 'latest')} is named by a tag alone, and a tag can "
-                "move: nodes would run different images. Pin it: `docker buildx imagetools inspect` prints the digests"
+                "move: nodes would run different images. `./fleet image pin CHAIN` writes a chain's digest; "
+                "`docker buildx imagetools inspect` prints that of another image"
             )
         return data
 
@@ -49,17 +36,15 @@ class Registry(Strict):
         """What `docker pull` is asked for."""
         return f"{self.repository}@{self.digest}"
 
+    @property
+    def reference(self) -> str:
+        """The tag under which a node that pulled it keeps it."""
+        return base_reference({"repository": self.repository, "digest": self.digest})
 
-class Chain(Strict):
-    """A base of a registry with patches on top, built once.
 
-    Attributes:
-        base: what the first step starts from.
-        steps: names of the patches, in order.
-    """
-
-    base: Registry
-    steps: tuple[str, ...] = Field(min_length=1)
+def base_reference(origin: dict[str, Any]) -> str:
+    """Returns the tag of an image that we did not build on another: it carries the hash of where it comes from."""
+    return f"gb10-serving/base:{content_hash(origin)[:16]}"
 
 
 class ImageMount(Strict):
@@ -70,12 +55,11 @@ class ImageMount(Strict):
 
 
 class Image(Strict):
-    """An image of the catalogue (catalog/images/NAME.yaml): exactly one of debootstrap, registry and chain.
+    """An image of the catalogue (catalog/images/NAME.yaml): exactly one of registry and chain.
 
     Attributes:
-        debootstrap: a base made here.
         registry: an image as it is published.
-        chain: a published one with our patches.
+        chain: name of a chain (patches/NAME): a base with our patches, built once.
         engine: which server is in it.
         version: of the engine, as it calls itself.
         flag_table: version of the table that its flags are checked against (catalog/flags); none without one.
@@ -88,9 +72,8 @@ class Image(Strict):
         maps_ngram_table: whether a model's n-gram table stays on disk.
     """
 
-    debootstrap: Debootstrap | None = None
     registry: Registry | None = None
-    chain: Chain | None = None
+    chain: str | None = Field(default=None, pattern=r"^[a-z0-9][a-z0-9.-]*$")
     engine: Literal["vllm", "sglang"] = "vllm"
     version: str
     flag_table: str | None = None
@@ -104,19 +87,6 @@ class Image(Strict):
 
     @model_validator(mode="after")
     def _comes_from_one_place(self) -> "Image":
-        if sum(origin is not None for origin in (self.debootstrap, self.registry, self.chain)) != 1:
-            raise ValueError("an image has exactly one of the keys debootstrap, registry and chain")
+        if (self.registry is None) == (self.chain is None):
+            raise ValueError("an image has exactly one of the keys registry and chain")
         return self
-
-    @property
-    def recipe_hash(self) -> str:
-        """Identity of the image: the hash of all that it is made from."""
-        origin = self.debootstrap or self.registry or self.chain
-        assert origin is not None
-        return content_hash(origin.model_dump(mode="json", exclude={"tag"}))
-
-    @property
-    def reference(self) -> str:
-        """The tag under which the image is known on every node; it carries the recipe's hash."""
-        kind = "base" if self.debootstrap else "published" if self.registry else "chain"
-        return f"gb10-serving/{kind}:{self.recipe_hash[:16]}"

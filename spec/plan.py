@@ -2,20 +2,22 @@
 
 from typing import Any
 
-from spec.catalog import STACK_KEY, Catalog, parse
+from spec.catalog import STACK_KEY, Catalog
 from spec.connection import connection_to
 from spec.deployment import DeploymentConfig
 from spec.errors import Problem, SpecificationError
 from spec.estimate import estimate_kv_cache, estimate_memory
+from spec.image_plan import plan_image
 from spec.judge import judge, refuse_idle_acknowledgements
 from spec.kv_cache import PlanningError
 from spec.model import Model
-from spec.release import ImagePlan, NodePlan, Release, WeightsPlan
+from spec.release import NodePlan, Release, WeightsPlan
 from spec.render import render_group
 from spec.rules import FIRST, RULES, Estimate
 from spec.situation import Situation, look_up
 from spec.weights import DRAFTER_FOLDER, MODEL_FOLDER
 from spec.weights_plan import weights_plan
+from spec.yaml_files import parse
 
 
 def plan_release(stack: str, config: Any, catalog: Catalog) -> Release:
@@ -36,9 +38,9 @@ def plan_release(stack: str, config: Any, catalog: Catalog) -> Release:
     findings = (*early, *judge(situation, estimates, RULES))
     refuse_idle_acknowledgements(situation, findings)
 
-    image = _image_plan(situation)
+    image = plan_image(situation)
     weights = _weights_plans(situation)
-    used = {node for nodes in deployment.groups.values() for node in nodes}
+    used = {image.build_on, *(node for nodes in deployment.groups.values() for node in nodes)}
     return Release(
         stack=stack,
         cluster=deployment.cluster,
@@ -89,17 +91,6 @@ def _required_bytes(situation: Situation, estimate: Estimate) -> int:
             )
         )
     return estimate.memory.start_check_bytes
-
-
-def _image_plan(situation: Situation) -> ImagePlan:
-    image = situation.image
-    return ImagePlan(
-        reference=image.reference,
-        pull=image.registry.pull_reference if image.registry else None,
-        archive=f"images/{image.recipe_hash}.tar",
-        cache_folder=f"{situation.cluster.storage_folder}/cache/{image.recipe_hash[:16]}",
-        version=image.version,
-    )
 
 
 def _weights_plans(situation: Situation) -> tuple[WeightsPlan, ...]:

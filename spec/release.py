@@ -7,6 +7,7 @@ from pydantic import Field
 from spec.base import Strict, content_hash
 from spec.connection import Connection
 from spec.deployment import Memory, Readiness
+from spec.dockerfile import Expected
 from spec.kv_cache import KvCachePlan
 from spec.memory import MemoryPlan
 from spec.model import Probe
@@ -56,20 +57,74 @@ class RankPlan(Strict):
         return self.rank == 0
 
 
-class ImagePlan(Strict):
-    """The image of every rank.
+class BasePlan(Strict):
+    """Where an image starts: pulled by digest, or sent from the controller.
 
     Attributes:
-        reference: the tag under which nodes know it; it carries the identity of its recipe.
-        pull: what a node pulls, by digest; none for an image that is made here.
-        archive: file below the controller's cache folder that holds it (`docker save` format), where it is made here.
+        reference: the tag under which nodes keep it; it carries the hash of where it comes from.
+        pull: what is pulled, by digest; none for a base that is made here.
+        archive: file below the controller's cache folder (`docker save` format) of a base that is made here.
+    """
+
+    reference: str
+    pull: str | None = None
+    archive: str | None = None
+
+
+class StepPlan(Strict):
+    """One step of an image chain; each is a resource, so that a preview names the step that changed.
+
+    Attributes:
+        name: position and name.
+        identity: hash of the parent's identity and of all that goes into the step.
+        parent: identity of the step before, or of the base.
+        reference: the tag under which the node that builds keeps it.
+        changes: what goes into it, by readable names, each with its hash.
+    """
+
+    name: str
+    identity: str
+    parent: str
+    reference: str
+    changes: dict[str, str]
+
+
+class ChainPlan(Strict):
+    """The steps between base and image.
+
+    Attributes:
+        name: of the folder below patches/.
+        identity: of the verified image.
+        steps: in order.
+        expected: what the verified image must be.
+        step_timeout_seconds: how long the build of one step may take.
+    """
+
+    name: str
+    identity: str
+    steps: tuple[StepPlan, ...]
+    expected: Expected
+    step_timeout_seconds: int
+
+
+class ImagePlan(Strict):
+    """The image of every rank: built, or pulled, on one node and handed on by it.
+
+    Attributes:
+        reference: the tag under which nodes know it; it carries the identity of all that it is made from.
+        build_on: the node that builds or pulls it.
+        base: where it starts.
+        chain: what is done to the base; none for an image that runs as it is published.
+        kept: how many older images of the same chain stay on every node.
         cache_folder: folder of the node for what the engine compiles.
         version: of the engine.
     """
 
     reference: str
-    pull: str | None
-    archive: str
+    build_on: str
+    base: BasePlan
+    chain: ChainPlan | None
+    kept: int
     cache_folder: str
     version: str
 
@@ -201,7 +256,7 @@ class Release(Strict):
         cluster, model_name: names, for people.
         storage_folder: on every node.
         weights: the model's, then the drafter's.
-        nodes: by name, in the order of the cluster.
+        nodes: by name, in the order of the cluster: those that run ranks, and the one that builds the image.
         groups: in the order of the stack file.
         findings: warnings of the rules.
     """
@@ -218,6 +273,12 @@ class Release(Strict):
     readiness: Readiness
     stop_grace_seconds: int
     findings: tuple[Finding, ...] = ()
+
+    @property
+    def rank_nodes(self) -> tuple[str, ...]:
+        """Names of the nodes that run ranks, in the order of `nodes`."""
+        used = {rank.node for group in self.groups for rank in group.ranks}
+        return tuple(name for name in self.nodes if name in used)
 
     @property
     def hash(self) -> str:

@@ -4,11 +4,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from spec.catalog import STACK_KEY, Catalog
+from spec.chain import Debootstrap, PatchChain
 from spec.cluster import Cluster, Hardware, Node
 from spec.deployment import DeploymentConfig, DflashChoice
 from spec.errors import Problem
 from spec.flags import FlagTable
-from spec.image import Image
+from spec.image import Image, Registry
 from spec.model import Model
 from spec.speculative import DFlash, Mtp
 from spec.weights import DRAFTER_FOLDER, MODEL_FOLDER, FromController, WeightsChoice, path_in_container
@@ -22,6 +23,7 @@ class Situation:
         stack: name of the stack.
         config: what its file says.
         cluster, hardware, image, model: the entries it names.
+        chain: the patches of the image; none for one that runs as it is published.
         drafter: the entry of an external drafter.
         flags: the table that the engine's flags are checked against; none for an engine without one.
     """
@@ -31,6 +33,7 @@ class Situation:
     cluster: Cluster
     hardware: Hardware
     image: Image
+    chain: PatchChain | None
     model: Model
     drafter: Model | None
     flags: FlagTable | None
@@ -49,6 +52,13 @@ class Situation:
     def image_file(self) -> str:
         """The image's file as the reader knows it."""
         return f"catalog/images/{self.config.image}.yaml"
+
+    @property
+    def origin(self) -> Registry | Debootstrap:
+        """Where the image starts."""
+        origin = self.chain.description.origin if self.chain else self.image.registry
+        assert origin is not None
+        return origin
 
     def problem(self, key: str, value: object, rule: str, way_out: str) -> Problem:
         """Returns a problem of the stack file, with the key below the deployment's."""
@@ -115,6 +125,7 @@ def look_up(stack: str, config: DeploymentConfig, catalog: Catalog) -> Situation
         cluster=cluster,
         hardware=catalog.hardware(cluster.hardware),
         image=image,
+        chain=catalog.chain(image.chain, f"catalog/images/{config.image}.yaml") if image.chain else None,
         model=catalog.model(config.model),
         drafter=catalog.model(choice.drafter) if isinstance(choice, DflashChoice) else None,
         flags=catalog.flag_table(image.flag_table, f"catalog/images/{config.image}.yaml") if image.flag_table else None,

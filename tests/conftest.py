@@ -9,9 +9,7 @@ import pytest
 
 from lab import fabric
 from lab.image_python import ImagePython, image_python
-from lab.images import build_rank_image
-from lab.model import ensure_model
-from lab.vllm_tree import ensure_vllm_tree
+from lab.parts import make_parts
 from ops.environment import environment_of
 from ops.toolchain import ensure_toolchain
 from spec.catalog import Catalog, read_stack
@@ -63,11 +61,9 @@ class VllmTree:
 @pytest.fixture(scope="session")
 def vllm_tree(catalog_of_the_tests: Catalog) -> VllmTree:
     """Real vLLM, and the lab's model made with it."""
-    image = catalog_of_the_tests.image("lab")
-    archive = build_rank_image(image, print)
-    tree = ensure_vllm_tree(image.version, "3.11", archive, print)
-    ensure_model("lab", catalog_of_the_tests.model("lab"), tree, archive, print)
-    return VllmTree(tree, image_python(archive, print))
+    chain = catalog_of_the_tests.chain("lab", "catalog/images/lab.yaml").description
+    parts = make_parts(chain, "lab", catalog_of_the_tests.model("lab"), print)
+    return VllmTree(parts.tree, image_python(parts.root, print))
 
 
 @pytest.fixture(scope="session")

@@ -22,6 +22,7 @@ from ops.remote import ssh_command
 from spec.catalog import STACK_KEY, Catalog
 from spec.cluster import Cluster
 from spec.connection import connection_to
+from spec.plan import plan_release
 from tests.checkpoints import checkpoint, write_flat
 
 PROJECT = Path(__file__).parents[1]
@@ -110,10 +111,15 @@ class Project:
         for name in ("__main__.py", "Pulumi.yaml", "spec", "components", "ops", "runtime", ".venv"):
             (folder / name).symlink_to(PROJECT / name)
         (folder / "catalog").symlink_to(catalog)
+        shutil.copytree(PROJECT / "patches", folder / "patches")
 
     @property
     def cluster(self) -> Cluster:
         return self.catalog.cluster("test")
+
+    def image_reference(self) -> str:
+        """Returns the tag of the image that the cheap deployment's ranks run."""
+        return plan_release("x", cheap_deployment(NODES[0]), Catalog(self.folder / "catalog")).image.reference
 
     def write(self, stack: str, deployment: dict[str, Any], comment: str = "") -> None:
         """Writes the stack file, keeping the salt that `stack init` put there."""
@@ -228,6 +234,7 @@ def _steps(events: Path) -> list[Step]:
 def make_catalog(folder: Path, identity_file: Path) -> Path:
     """Makes a catalogue for the tests: this project's entries, the tests' cluster, the cheap image and its model."""
     shutil.copytree(PROJECT / "catalog", folder)
+    (folder.parent / "patches").symlink_to(PROJECT / "patches")
     model = yaml.safe_load((folder / "models" / "lab.yaml").read_text())
     model["trained"]["seed"] = 2
     model["probes"] = [

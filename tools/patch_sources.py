@@ -27,7 +27,8 @@ _LOCK = PATCHES / "sources.yaml"
 _PATIENCE_SECONDS = 900
 _DOWNLOAD = ("-m", "pip", "download", "--quiet", "--no-input", "--disable-pip-version-check", "--no-cache-dir")
 _EXACTLY_THIS = ("--no-deps", "--require-hashes", "--only-binary=:all:")
-_FOR = ("--platform=manylinux_2_28_x86_64", "--python-version=3.12", "--implementation=cp", "--abi=abi3", "--abi=none")
+_PLATFORMS = ("--platform=manylinux_2_28_x86_64", "--platform=manylinux_2_34_x86_64")
+_FOR = (*_PLATFORMS, "--implementation=cp", "--abi=abi3", "--abi=none")
 
 
 class SourceError(Exception):
@@ -39,13 +40,18 @@ class StandIn:
     """A release whose files are tested in place of a base.
 
     Attributes:
-        vllm, flashinfer: the releases; without FlashInfer the chain has no edit of it.
+        vllm, flashinfer, sglang: the releases; of one without a release the chain has no edit.
         folders: that have another name in the release, by their name in the base.
     """
 
-    vllm: str
+    vllm: str | None = None
     flashinfer: str | None = None
+    sglang: str | None = None
     folders: dict[str, str] = field(default_factory=dict)
+
+    def release(self, tree: str) -> str | None:
+        """Returns the release of `vllm`, `flashinfer` or `sglang`."""
+        return {"vllm": self.vllm, "flashinfer": self.flashinfer, "sglang": self.sglang}[tree]
 
 
 @dataclass(frozen=True)
@@ -53,16 +59,18 @@ class Wheel:
     """One pinned wheel.
 
     Attributes:
-        tree: `vllm` or `flashinfer`: the folder of the packages folder that it fills.
+        tree: such as `vllm`: the folder of the packages folder that it fills.
         release: its version.
         requirement: what pip is asked for.
         sha256: of the wheel.
+        python: that it is for.
     """
 
     tree: str
     release: str
     requirement: str
     sha256: str
+    python: str = "3.12"
 
 
 @cache
@@ -71,13 +79,14 @@ def _lock() -> dict[str, Any]:
 
 
 def releases(tree: str) -> list[str]:
-    """Returns the pinned releases of `vllm` or `flashinfer`, oldest first."""
+    """Returns the pinned releases of `vllm`, `flashinfer` or `sglang`, oldest first."""
     return list(_lock()["wheels"][tree])
 
 
 def stand_in(versions: dict[str, str]) -> StandIn:
     """Returns what a base with these versions is tested against: its own releases, or those that stand in for it."""
-    written = _lock()["stand_ins"].get(versions["vllm"])
+    engine = next(versions[name] for name in ("vllm", "sglang") if name in versions)
+    written = _lock()["stand_ins"].get(engine)
     return StandIn(**written) if written else StandIn(versions["vllm"], versions["flashinfer-python"])
 
 
@@ -103,12 +112,30 @@ def ensure_sources() -> dict[tuple[str, str], Path]:
         Wheel(tree, release, **pinned) for tree, pins in _lock()["wheels"].items() for release, pinned in pins.items()
     ]
     with ThreadPoolExecutor(len(wheels)) as pool:
-        folders = pool.map(_ensure, wheels)
+        folders = pool.map(_ensure_source, wheels)
     return {(wheel.tree, wheel.release): folder for wheel, folder in zip(wheels, folders, strict=True)}
 
 
-def _ensure(wheel: Wheel) -> Path:
-    wanted = sorted({*_named_by_steps(wheel.tree), *_lock()["also"][wheel.tree].get(wheel.release, ())})
+def ensure_tool(name: str) -> Path:
+    """Fetches what tests run patches with, apart from the sources: it is large and few need it.
+
+    Returns:
+        A folder for PYTHONPATH.
+
+    Raises:
+        SourceError: the wheel could not be fetched.
+    """
+    pinned = dict(_lock()["tools"][name])
+    kept = pinned.pop("keep")
+    return _ensure(Wheel(name, pinned.pop("release"), **pinned), kept)
+
+
+def _ensure_source(wheel: Wheel) -> Path:
+    return _ensure(wheel, [*_named_by_steps(wheel.tree), *_lock()["also"][wheel.tree].get(wheel.release, ())])
+
+
+def _ensure(wheel: Wheel, patterns: Iterable[str]) -> Path:
+    wanted = sorted(set(patterns))
     identity = hashlib.sha256("\n".join([wheel.sha256, *wanted]).encode()).hexdigest()[:16]
     folder = cache_folder() / "sources" / f"{wheel.tree}-{wheel.release}-{identity}"
     if not folder.is_dir():
@@ -131,7 +158,9 @@ def _named_by_steps(tree: str) -> Iterable[str]:
 def _download(wheel: Wheel, folder: Path) -> Path:
     pinned = folder / "requirements.txt"
     pinned.write_text(f"{wheel.requirement} --hash=sha256:{wheel.sha256}\n", encoding="utf-8")
-    command = [sys.executable, *_DOWNLOAD, *_EXACTLY_THIS, *_FOR, "--dest", str(folder), "--requirement", str(pinned)]
+    python = (f"--python-version={wheel.python}", f"--abi=cp{wheel.python.replace('.', '')}")
+    target = ("--dest", str(folder), "--requirement", str(pinned))
+    command = [sys.executable, *_DOWNLOAD, *_EXACTLY_THIS, *_FOR, *python, *target]
     done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_SECONDS, check=False)
     if done.returncode:
         raise SourceError(

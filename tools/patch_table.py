@@ -12,16 +12,16 @@ from typing import Any
 
 from ops.places import PROJECT
 from runtime.build.texts import check_assertion, read_text
-from spec.catalog import read_yaml
 from spec.chain import ChainDescription, Edit, StepDescription
 from spec.chain_files import read_step
+from spec.yaml_files import read_yaml
 from tools.patch_sources import PATCHES, ensure_sources, path_in_releases, releases, stand_in
 
 TABLE = PROJECT / "docs" / "patches.md"
 # A chain without a digest is refused everywhere else; what it patches can be tested all the same.
 _ANY_DIGEST = "sha256:" + "0" * 64
 _OPEN = "open: "
-_NAMES = {"vllm": "vLLM", "flashinfer": "FlashInfer"}
+_NAMES = {"vllm": "vLLM", "flashinfer": "FlashInfer", "sglang": "SGLang"}
 _HEAD = """\
 # Patches and releases
 
@@ -35,10 +35,12 @@ compares it. Each cell is measured: the number is how often the anchor stands in
 - **not needed**, **open**: see the note.
 
 Stand-ins, where a base cannot be had here: vLLM 0.30.0 and FlashInfer 0.6.18 for the image of GLM's release day, vLLM
-0.31.0 and FlashInfer 0.7.0.post1 for the second source's nightly, vLLM 0.29.0 for the image of Qwen's release day.
+0.31.0 and FlashInfer 0.7.0.post1 for the second source's nightly, vLLM 0.29.0 for vLLM's image of Qwen's release day,
+SGLang 0.5.20 for SGLang's of that day.
 
 Two things of the sources are no edits here: the MessageQueue patch of the third source (P12), for which `VLLM_HOST_IP`
-is the cure, and what installs packages: FlashInfer's nightly, NCCL and the CUTLASS DSL, which nothing here can install.
+is the cure, and what installs packages or makes links: FlashInfer's nightly, NCCL, the CUTLASS DSL, RDMA's tools and
+nvrtc's header, which nothing here can try on the bases.
 """
 
 
@@ -62,8 +64,8 @@ class Chain:
 
     @property
     def is_pinned(self) -> bool:
-        """Whether its base has a digest."""
-        return self.description.base.digest != _ANY_DIGEST
+        """Whether its base is known by content."""
+        return self.description.base is None or self.description.base.digest != _ANY_DIGEST
 
 
 def read_chains() -> list[Chain]:
@@ -73,7 +75,8 @@ def read_chains() -> list[Chain]:
 
 def _read_chain(folder: Path) -> Chain:
     written = read_yaml(folder / "chain.yaml", f"patches/{folder.name}/chain.yaml")
-    written["base"] = {"digest": _ANY_DIGEST} | written["base"]
+    if "base" in written:
+        written["base"] = {"digest": _ANY_DIGEST} | written["base"]
     description = ChainDescription.model_validate(written)
     steps = [read_step(folder / step, PATCHES) for step in description.steps]
     return Chain(folder.name, description, {step.name: step.description for step in steps})
@@ -97,8 +100,8 @@ class Measured:
         found: set[tuple[str, str, str]] = set()
         for chain in read_chains():
             base = stand_in(chain.description.versions)
-            found |= {("vllm", base.vllm, step) for step in chain.steps}
-            found |= {("flashinfer", base.flashinfer, step) for step in chain.steps if base.flashinfer}
+            for tree in _NAMES:
+                found |= {(tree, release, step) for step in chain.steps if (release := base.release(tree))}
         return found
 
     def count(self, edit: Edit, tree: str, release: str) -> int | None:

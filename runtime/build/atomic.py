@@ -14,11 +14,13 @@ class Change:
         path: of the file; its folder is made where it is absent.
         content: what the file holds afterwards.
         mode: permissions; those of the file that is there, else 0644.
+        link: what the path then leads to instead of being a file.
     """
 
     path: Path
-    content: bytes
+    content: bytes = b""
     mode: int | None = None
+    link: str | None = None
 
 
 @dataclass
@@ -63,6 +65,10 @@ def _write_beside(change: Change, progress: _Progress) -> None:
         progress.folders.append(folder)
     temporary = change.path.with_name(f".{change.path.name}.new")
     progress.temporaries.append(temporary)
+    if change.link is not None:
+        temporary.unlink(missing_ok=True)
+        temporary.symlink_to(change.link)
+        return
     with temporary.open("wb") as file:
         file.write(change.content)
         file.flush()

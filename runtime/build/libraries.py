@@ -16,6 +16,9 @@ _ARCHITECTURES = re.compile(rb"(?<=\x00)(" + _ARCHITECTURE + rb"(?: " + _ARCHITE
 _TORCH_LIBRARIES = ("torch/lib/libtorch_python.so", "torch/lib/libtorch_cuda.so")
 
 
+NCCL_LIBRARY = "libnccl.so"
+
+
 def nccl_libraries(folders: Iterable[Path]) -> dict[str, str | None]:
     """Finds every real libnccl below the folders.
 
@@ -26,7 +29,7 @@ def nccl_libraries(folders: Iterable[Path]) -> dict[str, str | None]:
     for folder in folders:
         for parent, _, names in os.walk(folder):
             for name in names:
-                if name.startswith("libnccl.so"):
+                if name.startswith(NCCL_LIBRARY):
                     real = (Path(parent) / name).resolve()
                     if real.is_file() and str(real) not in found:
                         found[str(real)] = nccl_version(real)

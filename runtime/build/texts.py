@@ -14,16 +14,30 @@ def read_text(path: Path) -> str | None:
     return path.read_bytes().decode("utf-8", "surrogateescape") if path.is_file() else None
 
 
-def check_assertion(assertion: dict[str, Any], packages: Path, read: Reader = read_text) -> Check:
+def path_of(entry: dict[str, Any], packages: Path, root: Path) -> Path:
+    """Returns where an edit's or assertion's file is.
+
+    Args:
+        entry: file, and folder where that is not the packages folder.
+        packages: the packages folder.
+        root: of the image.
+    """
+    return (root / entry["folder"].lstrip("/") if "folder" in entry else packages) / entry["file"]
+
+
+def check_assertion(
+    assertion: dict[str, Any], packages: Path, root: Path = Path("/"), read: Reader = read_text
+) -> Check:
     """Checks one assertion of a step.
 
     Args:
-        assertion: file and either contains and count, or absent; as in spec/chain.py.
-        packages: the folder that the file is relative to.
+        assertion: file and either contains and count, or absent; as in spec/chain.py. Its folder, if it is another one.
+        packages: the packages folder.
+        root: of the image.
         read: returns the text of a file, none where it does not exist.
     """
     file = assertion["file"]
-    text = read(packages / file)
+    text = read(path_of(assertion, packages, root))
     if text is None:
         return failed(f"assert {file}", "no such file", "the file exists", "look where this version has the code")
     wanted = assertion.get("contains")
@@ -33,16 +47,17 @@ def check_assertion(assertion: dict[str, Any], packages: Path, read: Reader = re
     return _counted(f"assert {file} with", wanted, text.count(wanted), assertion["count"])
 
 
-def check_edit(edit: dict[str, Any], packages: Path) -> Check:
+def check_edit(edit: dict[str, Any], packages: Path, root: Path = Path("/")) -> Check:
     """Checks that an edit's marker is in a file and that its anchor is gone.
 
     Args:
         edit: step, file, marker (none where a later step replaced it), anchor and leftover (how often the anchor may
-            stand there, because a replacement contains it).
-        packages: the folder that the file is relative to.
+            stand there, because a replacement contains it). Its folder, if it is another one.
+        packages: the packages folder.
+        root: of the image.
     """
     subject = f"edit of {edit['step']} in {edit['file']}"
-    text = read_text(packages / edit["file"])
+    text = read_text(path_of(edit, packages, root))
     if text is None:
         return failed(subject, "no such file", "the patched file", "a later step removed it: reorder the steps")
     if edit["marker"] is not None and edit["marker"] not in text:

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from runtime.build.checks import Check, failed, passed
+from runtime.build.debian import check_debian
 from runtime.build.libraries import covers, nccl_libraries, torch_architectures
+from runtime.build.links import check_link
 from runtime.build.packages import Distribution, installed, same_version
 from runtime.build.texts import check_assertion, check_edit
 
@@ -23,7 +25,7 @@ _KERNEL_CACHES = ("root/.cache/flashinfer",)
 
 _CUTLASS_PREFIX = "nvidia-cutlass-dsl"
 _CUTLASS_LAST = "nvidia-cutlass-dsl-libs-cu"
-_NCCL_PREFIX = "nvidia-nccl-cu"
+NCCL_PREFIX = "nvidia-nccl-cu"
 _SYSTEM_LIBRARIES = ("usr/lib", "usr/local/lib", "usr/local/cuda/lib64", "opt")
 _SHOWN_PREFIXES = (
     "vllm",
@@ -43,8 +45,9 @@ def verify(request: dict[str, Any], root: Path = Path("/")) -> dict[str, Any]:
 
     Args:
         request: every key may be missing. packages_folder (else the one on sys.path that has vllm), versions by
-            package name, absent (names), capability (such as 12.0), edits and asserts (runtime/build/texts.py),
-            entrypoint and architecture as {expected, found}; found is what Docker says, where the caller knows it.
+            package name, absent (names), capability (such as 12.0), edits and asserts (runtime/build/texts.py), links
+            and debian (as in a step), entrypoint and architecture as {expected, found}; found is what Docker says,
+            where the caller knows it.
         root: of the image.
 
     Returns:
@@ -61,8 +64,10 @@ def verify(request: dict[str, Any], root: Path = Path("/")) -> dict[str, Any]:
         *_cutlass(packages, found),
         *_kernel_caches(root),
         *_torch(request.get("capability"), packages),
-        *(check_edit(edit, packages) for edit in request.get("edits", ())),
-        *(check_assertion(assertion, packages) for assertion in request.get("asserts", ())),
+        *(check_edit(edit, packages, root) for edit in request.get("edits", ())),
+        *(check_assertion(assertion, packages, root) for assertion in request.get("asserts", ())),
+        *(check_link(link, root) for link in request.get("links", ())),
+        *check_debian(request.get("debian", []), root),
         *_entrypoint(request.get("entrypoint")),
         *_architecture(request.get("architecture")),
     ]
@@ -106,8 +111,8 @@ def check_nccl(
     A copy of the distribution (vLLM's own images install libnccl2 for its headers) is reported but does not fail: torch
     loads its own first, and later loads of the same name get that one.
     """
-    names = {name: version for name, version in expected.items() if name.startswith(_NCCL_PREFIX)}
-    installed_names = {name: items[0].version for name, items in found.items() if name.startswith(_NCCL_PREFIX)}
+    names = {name: version for name, version in expected.items() if name.startswith(NCCL_PREFIX)}
+    installed_names = {name: items[0].version for name, items in found.items() if name.startswith(NCCL_PREFIX)}
     own = nccl_libraries([packages])
     checks = [
         Check(library, "noted", f"NCCL {version} of the distribution; torch loads the one of its package")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from runtime.common.errors import FilesError
 
-_CHUNK_BYTES = 4 << 20
+CHUNK_BYTES = 4 << 20
 _FRESH_SECONDS = 2.0
 """A file that changed this short a time ago may change again without another time stamp: its hash is not remembered."""
 
@@ -50,7 +50,7 @@ def sha256_of(path: Path) -> str:
     On a node they share the memory with the accelerator.
     """
     digest = hashlib.sha256()
-    buffer = memoryview(bytearray(_CHUNK_BYTES))
+    buffer = memoryview(bytearray(CHUNK_BYTES))
     with path.open("rb", buffering=0) as file:
         while count := file.readinto(buffer):
             digest.update(buffer[:count])

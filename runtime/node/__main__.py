@@ -9,13 +9,37 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from runtime.node import claims, facts, images, preflight, probes, ranks, watch, weights, weights_sources
+from runtime.node import (
+    claims,
+    facts,
+    image_build,
+    image_export,
+    image_load,
+    image_missing,
+    image_prune,
+    image_verify,
+    images,
+    preflight,
+    probes,
+    ranks,
+    watch,
+    weights,
+    weights_sources,
+)
 from runtime.node.errors import NodeTaskError
 
 VERBS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "facts": facts.facts,
     "image-identity": images.identity,
     "image-pull": images.pull,
+    "image-verify": image_verify.verify,
+    "image-untag": images.untag,
+    "image-build": lambda request: image_build.build(request, sys.stdin.buffer),
+    "image-missing": image_missing.missing,
+    "image-export": image_export.export,
+    "image-discard-export": image_export.discard_export,
+    "image-load": image_load.load,
+    "image-prune": image_prune.prune,
     "make-cache": images.make_cache,
     "weights-status": weights.status,
     "weights-held": weights.held_manifest,

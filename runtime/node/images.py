@@ -9,14 +9,17 @@ from runtime.node.progress import tell
 
 
 def identity(request: dict[str, Any]) -> dict[str, Any]:
-    """Returns `identity` and `layers` of the image `reference`, both none where the node does not have it."""
+    """Returns `identity`, `layers`, `architecture` and our `labels` of the image `reference`; none if it is absent."""
     image = inspect("image", request["reference"])
     if image is None:
-        return {"identity": None, "layers": None}
-    layers = image["RootFS"]["Layers"]
+        return {"identity": None, "layers": None, "architecture": None, "labels": None}
+    layers, config = image["RootFS"]["Layers"], image.get("Config") or {}
+    labels = config.get("Labels") or {}
     return {
-        "identity": image_identity(layers, image.get("Config") or {}, image["Architecture"]),
+        "identity": image_identity(layers, config, image["Architecture"]),
         "layers": layers,
+        "architecture": image["Architecture"],
+        "labels": {key: value for key, value in labels.items() if key.startswith("gb10-serving.chain.")},
     }
 
 
@@ -31,6 +34,14 @@ def pull(request: dict[str, Any]) -> dict[str, Any]:
         docker("pull", "--quiet", request["pull"])
     docker("tag", request["pull"], request["reference"])
     return identity(request)
+
+
+def untag(request: dict[str, Any]) -> dict[str, Any]:
+    """Removes the name `reference`; an image that has another name stays."""
+    if inspect("image", request["reference"]) is None:
+        return {"removed": False}
+    docker("rmi", "--no-prune", request["reference"])
+    return {"removed": True}
 
 
 def make_cache(request: dict[str, Any]) -> dict[str, Any]:

@@ -13,9 +13,9 @@ def preflight(request: dict[str, Any]) -> dict[str, Any]:
     """Checks the node for one rank.
 
     Args:
-        request: `stack`, `group`, `storage_folder`, `image` (`reference`, `identity`, `layers`), `weights` (each
-            what `weights.status` reads, and `manifest`), `mounts` (folders), `fabric` (address by interface), `ports`,
-            `required_bytes`, `shared_memory_bytes`, `open_files`, `controller_seconds`.
+        request: `stack`, `group`, `storage_folder`, `image` (`node`, `reference`, `identity`, `layers`), `weights`
+            (each what `weights.status` reads, and `manifest`), `mounts` (folders), `fabric` (address by interface),
+            `ports`, `required_bytes`, `shared_memory_bytes`, `open_files`, `controller_seconds`.
 
     Raises:
         NodeTaskError: listing everything that is wrong.
@@ -54,7 +54,7 @@ def _image(expected: dict[str, Any]) -> str | None:
     if found["identity"] == expected["identity"]:
         return None
     if found["identity"] is None:
-        return f"image: {expected['reference']} is not on this node: `pulumi up` again brings it after `pulumi refresh`"
+        return f"image: {expected['reference']} is not on this node: {_image_cure(expected)}"
     pairs = zip(expected["layers"], found["layers"], strict=False)
     differing = next((f"layer {index} is {b}, built was {a}" for index, (a, b) in enumerate(pairs) if a != b), None)
     reason = differing or (
@@ -64,8 +64,12 @@ def _image(expected: dict[str, Any]) -> str | None:
     )
     return (
         f"image: {expected['reference']} on this node is not the one that was built: {reason}. Somebody retagged or "
-        f"rebuilt it here: `docker rmi {expected['reference']}` on this node, then `pulumi up --replace` the image"
+        f"rebuilt it here: {_image_cure(expected)}"
     )
+
+
+def _image_cure(expected: dict[str, Any]) -> str:
+    return f"`pulumi up --replace '**image-{expected['node']}'` brings the one that was built"
 
 
 def _weights(expected: dict[str, Any]) -> str | None:

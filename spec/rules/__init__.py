@@ -70,6 +70,7 @@ RULES: tuple[Rule, ...] = (
     executors.ray_is_in_the_image,
     executors.a_job_answers_nobody,
     image.image_is_of_the_platform,
+    image.image_has_the_chains_version,
     image.ngram_table_is_read_right,
     flags.flags_suit_headless_ranks,
     flags.automatic_tools_have_a_parser,

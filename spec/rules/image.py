@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 
 from spec.architecture import Glm5Next, Qwen4Exp
+from spec.chain import Debootstrap
 from spec.errors import Problem
 from spec.image import Registry
 from spec.kv_cache import DAY_ZERO, PlanningError, cache_rules
@@ -25,7 +26,7 @@ def image_knows_accelerators(situation: Situation, _: Estimates) -> Iterator[Pro
     Source: design.md section 5 (ModelImage: base digest and steps); the lab's base is plain Debian.
     """
     gpus = situation.hardware.gpus
-    if situation.image.debootstrap and gpus:
+    if isinstance(situation.origin, Debootstrap) and gpus:
         yield situation.problem(
             "image",
             situation.config.image,
@@ -40,8 +41,8 @@ def image_is_of_the_platform(situation: Situation, _: Estimates) -> Iterator[Pro
 
     Source: facts/peers.md 67 (`exec format error`); facts/seed-repos.md 2.1 (twin tags arm64 and x86_64).
     """
-    origin, platform = _origin(situation), situation.hardware.platform
-    if origin is None or origin.tag is None or platform is None:
+    origin, platform = situation.origin, situation.hardware.platform
+    if isinstance(origin, Debootstrap) or origin.tag is None or platform is None:
         return
     named = {_PLATFORM_WORDS[word] for word in re.findall("|".join(_PLATFORM_WORDS), origin.tag)}
     if named and platform not in named:
@@ -82,10 +83,10 @@ def ngram_table_is_read_right(situation: Situation, _: Estimates) -> Iterator[Pr
 
     Source: facts/vllm-patches.md 2.1 (x00byte's patch of ple_layer.py; fixed in 0.30.0).
     """
-    image, origin = situation.image, _origin(situation)
+    image, origin = situation.image, situation.origin
     if not isinstance(situation.model.architecture, Qwen4Exp) or image.engine != "vllm":
         return
-    is_stock = image.chain is None and origin is not None and origin.repository.endswith("vllm/vllm-openai")
+    is_stock = image.chain is None and isinstance(origin, Registry) and origin.repository.endswith("vllm/vllm-openai")
     if is_stock and (image.version in DAY_ZERO or image.version.startswith("0.29.")):
         yield situation.problem(
             "image",
@@ -95,5 +96,19 @@ def ngram_table_is_read_right(situation: Situation, _: Estimates) -> Iterator[Pr
         )
 
 
-def _origin(situation: Situation) -> Registry | None:
-    return situation.image.registry or (situation.image.chain.base if situation.image.chain else None)
+@refuse
+def image_has_the_chains_version(situation: Situation, _: Estimates) -> Iterator[Problem]:
+    """The catalogue calls the engine of an image as its chain does.
+
+    Source: the planner and the flags follow the catalogue's version, the build follows the chain's.
+    """
+    chain, image = situation.chain, situation.image
+    built = chain.versions.get(image.engine) if chain else None
+    if chain and built not in (None, image.version) and built.partition("+")[0] != image.version:
+        yield Problem(
+            situation.image_file,
+            "version",
+            image.version,
+            f"patches/{chain.name}/chain.yaml builds {image.engine} {built}",
+            "write the same version in both",
+        )

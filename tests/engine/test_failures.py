@@ -118,7 +118,7 @@ def test_a_second_stack_is_told_who_holds_the_node(project: Project) -> None:
 def test_an_image_that_was_exchanged_on_one_node_is_refused(project: Project) -> None:
     deployment = cheap_deployment("test-1", "test-2")
     assert project.up("one", deployment).code == 0
-    image = project.catalog.image("cheap").reference
+    image = project.image_reference()
     project.on_node(
         "test-2",
         f"docker rm -f scratch 2>/dev/null; docker create --name scratch {image} true && docker export scratch | "
@@ -133,7 +133,7 @@ def test_an_image_that_was_exchanged_on_one_node_is_refused(project: Project) ->
 
 
 def test_a_foreign_container_of_the_same_name_is_named_and_left_alone(project: Project) -> None:
-    image = project.catalog.image("cheap").reference
+    image = project.image_reference()
     deployment = cheap_deployment("test-1")
     assert project.up("one", deployment).code == 0
     assert project.destroy("one").code == 0

@@ -74,10 +74,10 @@ class _Answers(mocks.Mocks):
 
 def _answer(create: str) -> str:
     verb = create.rsplit(" ", 1)[-1]
+    image = '{"identity": "sha256:1", "layers": ["sha256:a"], "architecture": "amd64", "reference": "r"}'
     return {
-        "send-image": '{"identity": "sha256:1", "layers": ["sha256:a"]}',
-        "weights": '{"manifest": "m", "size_bytes": 1073741824}',
-        "weights-receipt": '{"manifest": "m", "size_bytes": 1073741824}',
+        **dict.fromkeys(("image-base", "image-step", "image-verify", "image-share", "image-on-node"), image),
+        **dict.fromkeys(("weights", "weights-receipt"), '{"manifest": "m", "size_bytes": 1073741824}'),
     }.get(verb, verb if create.startswith("echo") else "{}")
 
 

@@ -1,6 +1,7 @@
 """The dependency graph of a deployment: what exists, what waits for what, what is replaced with what."""
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import pulumi
@@ -74,7 +75,7 @@ def test_a_rank_takes_its_image_from_the_generation(
 def test_in_a_preview_the_image_of_a_new_rank_is_unknown(run_program: RunProgram, lab_config: dict[str, Any]) -> None:
     assert isinstance(run_lab(run_program, lab_config, True).resources[HEAD].inputs["image"], pulumi.output.Unknown)
     image = run_lab(run_program, lab_config, False).resources[HEAD].inputs["image"]
-    assert image.startswith("gb10-serving/base:")
+    assert image.startswith("gb10-serving/chain:")
 
 
 def test_claims_do_not_depend_on_what_the_group_runs(run_program: RunProgram, lab_config: dict[str, Any]) -> None:
@@ -146,6 +147,41 @@ def test_a_rank_is_set_up_so_that_the_provider_sees_no_false_change(
     }
     assert "gpus" not in worker
     assert "--headless" in worker["command"]
+
+
+def test_the_image_is_built_step_by_step_on_one_node_and_then_handed_on(
+    run_program: RunProgram, lab_config: dict[str, Any], preview: bool
+) -> None:
+    graph = run_lab(run_program, lab_config, preview)
+    steps = sorted(name for name in graph.resources if name.startswith("image-0"))
+    built = ["image-base", *steps, "image-verify", "image-share"]
+    assert len(steps) >= 3
+    for before, after in pairwise(built):
+        assert before in graph.resources[after].dependencies
+    assert graph.resources["image-base"].dependencies == {"lab-1-reached"}
+    for node in ("lab-1", "lab-2"):
+        assert "image-share" in graph.resources[f"image-{node}"].dependencies
+        assert f"image-{node}" in graph.resources[f"main-{node}-preflight"].dependencies
+    assert f"{HEAD}" not in graph.all_dependencies("image-share")
+
+
+def test_a_step_says_what_goes_into_it(run_program: RunProgram, lab_config: dict[str, Any], preview: bool) -> None:
+    request = json.loads(run_lab(run_program, lab_config, preview).resources["image-02-backend-gate"].inputs["stdin"])
+    assert request["connection"]["node"] == "lab-1"
+    assert all(name.startswith("edit of vllm/") for name in request["changes"])
+    assert len(request["changes"]) == 2
+    assert "anchor" not in repr(request), "the text of an edit belongs to patches/, not to the state"
+
+
+def test_an_image_may_be_built_on_a_node_without_a_rank(
+    run_program: RunProgram, lab_config: dict[str, Any], preview: bool
+) -> None:
+    lab_config["groups"] = {"main": ["lab-2", "lab-3"]}
+    graph = run_lab(run_program, lab_config, preview)
+    assert "image-lab-1" not in graph.resources
+    assert "main-lab-1-claim" not in graph.resources
+    assert not [name for name in graph.resources if name.startswith("weights-") and name.endswith("-lab-1")]
+    assert graph.resources["image-base"].dependencies == {"lab-1-reached"}
 
 
 def test_one_node_needs_no_rendezvous(run_program: RunProgram, lab_config: dict[str, Any], preview: bool) -> None:

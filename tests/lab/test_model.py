@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lab.image_python import image_python
-from lab.images import build_rank_image
+from lab.images import build_root
 from lab.model import ensure_model
 from lab.vllm_tree import ensure_vllm_tree
 from spec.catalog import Catalog
@@ -37,7 +37,9 @@ def lab_catalog() -> Catalog:
 
 @pytest.fixture(scope="module")
 def archive(lab_catalog: Catalog) -> Path:
-    return build_rank_image(lab_catalog.image("lab"), print)
+    recipe = lab_catalog.chain("lab", "catalog/images/lab.yaml").description.debootstrap
+    assert recipe is not None
+    return build_root(recipe, print)
 
 
 @pytest.fixture(scope="module")

@@ -41,7 +41,7 @@ class Patched:
         """Returns the folder that stands in for the packages folder."""
         base = stand_in(self.chain.description.versions)
         tree = file.partition("/")[0]
-        release = base.vllm if tree == "vllm" else base.flashinfer
+        release = base.release(tree)
         assert release is not None, f"{self.chain.name} edits {file} and has no release to test it with"
         return ensure_sources_once()[tree, release]
 

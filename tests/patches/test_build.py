@@ -8,7 +8,7 @@ import pytest
 
 from runtime.build.patcher import apply_step
 from runtime.build.verify import verify
-from spec.chain import PatchChain, resolve_chain
+from spec.chain import DebianPackage, PatchChain, resolve_chain
 from spec.chain_files import read_step
 from spec.dockerfile import Expected, step_request, verify_request
 from tests.patches.patched import CHAINS, patched
@@ -27,15 +27,34 @@ def make_root(root: Path, chain: PatchChain) -> Path:
     packages = root / chain.description.packages_folder.lstrip("/")
     named = [entry.file for step in chain.steps for entry in (*step.description.edits, *step.description.asserts)]
     for file in dict.fromkeys(named):
-        target = packages / file
+        target = root / chain.description.folder_of(file).lstrip("/") / file
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(patched(chain.name).folder(file) / path_in_releases(file), target)
     set_versions(packages, chain.description.versions)
+    for link in (link for step in chain.steps for link in step.description.links):
+        put_target(root, link.target)
     nccl = packages / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
     nccl.parent.mkdir(parents=True)
     nccl.write_bytes(b"\x7fELF\0NCCL version 2.30.7+cuda13.3\0")
     set_versions(packages, {"nvidia-nccl-cu13": "2.30.7"})
     return packages
+
+
+def put_target(root: Path, target: str) -> None:
+    """Puts what a link leads to."""
+    path = root / target.lstrip("/")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+
+
+def set_debian(root: Path, packages: tuple[DebianPackage, ...]) -> None:
+    """Does to dpkg's record what apt would have done."""
+    status = root / "var/lib/dpkg/status"
+    status.parent.mkdir(parents=True, exist_ok=True)
+    with status.open("a", encoding="utf-8") as record:
+        for package in packages:
+            version = package.version or "1.0-1"
+            record.write(f"Package: {package.name}\nStatus: install ok installed\nVersion: {version}\n\n")
 
 
 def set_versions(packages: Path, versions: dict[str, str]) -> None:
@@ -58,6 +77,7 @@ def apply(chain: PatchChain, root: Path, sent: Path) -> list[dict[str, Any]]:
             (sent / file["source"]).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(step.contents[described.source].path, sent / file["source"])
         set_versions(root / chain.description.packages_folder.lstrip("/"), step.versions)
+        set_debian(root, step.description.debian)
         reports.append(apply_step(request, sent, root))
     return reports
 
@@ -74,9 +94,11 @@ def test_a_chain_is_built_verified_and_not_built_twice(name: str, tmp_path: Path
     first = apply(chain, root, sent)
     assert outcomes(first, "edits") <= {"applied"}
     assert outcomes(first, "files") <= {"placed"}
+    assert outcomes(first, "links") <= {"made"}
     assert "failed" not in outcomes(first, "checks")
     asked = verify_request(chain, Expected(capability=None))
     assert [check for check in verify(asked, root)["checks"] if check["outcome"] == "failed"] == []
     second = apply(chain, root, sent)
     assert outcomes(second, "edits") <= {"already patched"}
     assert outcomes(second, "files") <= {"already there"}
+    assert outcomes(second, "links") <= {"already there"}

@@ -52,8 +52,10 @@ def test_what_a_chain_takes_for_upstream_is_there(chain: str) -> None:
             assert check.outcome == "passed", str(check)
 
 
-@pytest.mark.parametrize("tree", ["vllm", "flashinfer"])
-def test_an_edit_that_fits_a_release_compiles_there_and_one_that_does_not_is_refused(tree: str) -> None:
+@pytest.mark.parametrize(("tree", "least_tried"), [("vllm", 100), ("flashinfer", 20), ("sglang", 4)])
+def test_an_edit_that_fits_a_release_compiles_there_and_one_that_does_not_is_refused(
+    tree: str, least_tried: int
+) -> None:
     measured = Measured()
     tried = 0
     for name, step in measured.steps.items():
@@ -71,7 +73,7 @@ def test_an_edit_that_fits_a_release_compiles_there_and_one_that_does_not_is_ref
                 else:
                     with pytest.raises(BuildError, match=r"the anchor is (missing|ambiguous)|only once"):
                         apply_edits(name, text, [as_built(edit)])
-    assert tried > 20
+    assert tried >= least_tried
 
 
 @pytest.mark.parametrize("chain", [name for name in CHAINS if name not in UNPINNED])
@@ -105,14 +107,14 @@ def test_nothing_that_is_installed_moves_nccl_or_mixes_the_dsl(chain: str) -> No
             continue
         pins = step.packages.pins
         assert pins["nvidia-nccl-cu13"] == "2.30.7"
-        assert {version for name, version in pins.items() if name.startswith("nvidia-cutlass-dsl")} == {"4.6.2"}
-        assert pins["flashinfer-python"] == pins["flashinfer-cubin"]
+        assert {version for name, version in pins.items() if name.startswith("nvidia-cutlass-dsl")} <= {"4.6.2"}
+        assert pins.get("flashinfer-python") == pins.get("flashinfer-cubin")
 
 
 def test_a_step_for_an_absent_base_says_what_it_was_tested_with() -> None:
     """A chain on a stand-in may use steps of released chains; those that only it has say so themselves."""
-    bases = {name: chain.description.versions["vllm"] for name, chain in CHAINS.items()}
-    absent = {name for name, version in bases.items() if "dev" in version}
+    bases = {name: chain.description.versions for name, chain in CHAINS.items()}
+    absent = {name for name, versions in bases.items() if any("dev" in version for version in versions.values())}
     shared = {step for name, chain in CHAINS.items() if name not in absent for step in chain.steps}
     for name in absent:
         for step_name, step in CHAINS[name].steps.items():

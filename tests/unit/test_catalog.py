@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from spec.catalog import Catalog, parse, read_stack, read_yaml, refuse_unclean_file
+from spec.catalog import Catalog, read_stack, refuse_unclean_file
 from spec.cluster import Cluster
 from spec.deployment import DeploymentConfig
 from spec.errors import SpecificationError
+from spec.yaml_files import parse, read_yaml
 
 
 def write(folder: Path, content: bytes) -> Path:

@@ -10,10 +10,22 @@ from typing import Any
 import pytest
 import yaml
 
+from runtime.build.debian import apt_commands
 from runtime.build.pip_commands import PIP, pip_commands
-from spec.chain import PatchChain
+from spec.chain import PatchChain, step_content
 from spec.chain_files import read_chain
-from spec.dockerfile import TOOLS, VERIFY_REPORT, Expected, Start, build_context, report_label, verify_request
+from spec.dockerfile import (
+    RECORDS,
+    TOOLS,
+    VERIFY_REPORT,
+    Expected,
+    Start,
+    build_context,
+    finished_identity,
+    report_label,
+    step_request,
+    verify_request,
+)
 from spec.errors import SpecificationError
 
 PROJECT = Path(__file__).parents[2]
@@ -108,6 +120,9 @@ def test_comments_purposes_sources_and_tags_change_no_identity(folders: Folders)
         ("../steps/tile", {"asserts": [{"file": "vllm/b.py", "absent": "min("}]}, [1, 2]),
         ("template", {"files": [{"source": "t.jinja", "target": "/t.jinja"}]}, [2]),
         ("template", {"files": [{"source": "t.jinja", "target": "/usr/share/t.jinja", "mode": "0600"}]}, [2]),
+        ("gate", {"edits": [EDIT], "links": [{"path": "/a", "target": "/b"}]}, [0, 1, 2]),
+        ("gate", {"edits": [EDIT], "debian": [{"name": "iproute2", "version": "6.1.0-1"}]}, [0, 1, 2]),
+        ("gate", {"edits": [EDIT], "debian": [{"name": "iproute2", "any_version": True}]}, [0, 1, 2]),
     ],
 )
 def test_a_change_gives_its_step_and_all_later_ones_a_new_identity(
@@ -116,6 +131,29 @@ def test_a_change_gives_its_step_and_all_later_ones_a_new_identity(
     before = identities(folders)
     folders.write_step(name, step_data(**step))
     assert changed(before, identities(folders)) == expected
+
+
+@pytest.mark.parametrize(
+    ("key", "one", "other"),
+    [
+        ("links", {"path": "/a", "target": "/b"}, {"path": "/a", "target": "/c"}),
+        ("debian", {"name": "iproute2", "version": "6.1.0-1"}, {"name": "iproute2", "version": "6.1.0-2"}),
+        ("debian", {"name": "iproute2", "version": "6.1.0-1"}, {"name": "iproute2", "any_version": True}),
+    ],
+)
+def test_links_and_debian_packages_count(
+    folders: Folders, key: str, one: dict[str, Any], other: dict[str, Any]
+) -> None:
+    folders.write_step("gate", step_data(**{key: [one]}))
+    before = identities(folders)
+    folders.write_step("gate", step_data(**{key: [other]}))
+    assert changed(before, identities(folders)) == [0, 1, 2]
+
+
+def test_a_step_without_links_and_debian_packages_has_the_identity_of_before_there_were_any(folders: Folders) -> None:
+    """Otherwise every image would be built and carried anew for a format that its steps do not use."""
+    description = folders.read().steps[0].description
+    assert set(step_content(description, {})) == {"edits", "packages", "files", "asserts"}
 
 
 def test_a_placed_file_counts_by_content_and_not_by_name(folders: Folders) -> None:
@@ -140,6 +178,29 @@ def test_another_base_changes_every_identity(folders: Folders, change: dict[str,
     before = identities(folders)
     folders.write_chain(chain_data("gate", "../steps/tile", "template", **change))
     assert changed(before, identities(folders)) == [0, 1, 2]
+
+
+def test_a_source_folder_counts_where_there_is_one(folders: Folders) -> None:
+    before = identities(folders)
+    data = chain_data("gate", "../steps/tile", "template", source_folders={"sglang": "/sgl-workspace/sglang/python"})
+    folders.write_chain(data)
+    assert changed(before, identities(folders)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("folder", ["relative", "/a/../b"])
+def test_a_source_folder_is_an_absolute_path(folders: Folders, folder: str) -> None:
+    folders.write_chain(chain_data("gate", source_folders={"sglang": folder}))
+    assert "source_folders" in folders.refusal()
+
+
+def test_what_is_sent_says_where_a_file_of_a_source_folder_is(folders: Folders) -> None:
+    folders.write_chain(chain_data("gate", source_folders={"sglang": "/sgl-workspace/sglang/python"}))
+    there = EDIT | {"file": "sglang/a.py"}
+    folders.write_step("gate", step_data(edits=[EDIT, there], asserts=[{"file": "sglang/a.py", "contains": "x"}]))
+    chain = folders.read()
+    for request in (step_request(chain, chain.steps[0]), verify_request(chain, Expected())):
+        assert [edit.get("folder") for edit in request["edits"]] == [None, "/sgl-workspace/sglang/python"]
+        assert [assertion["folder"] for assertion in request["asserts"]] == ["/sgl-workspace/sglang/python"]
 
 
 def test_order_counts(folders: Folders) -> None:
@@ -174,6 +235,15 @@ def test_a_base_named_by_a_tag_alone_is_refused(folders: Folders) -> None:
         ({"packages": {}}, "packages", "removes or installs"),
         ({"files": [{"source": "no", "target": "/no"}]}, "files/0/source", "a file in the step's folder"),
         ({"files": [{"source": "no", "target": "relative"}]}, "files/0/target", "match pattern"),
+        ({"links": [{"path": "a", "target": "/b"}]}, "links/0/path", "match pattern"),
+        ({"links": [{"path": "/a", "target": "b"}]}, "links/0/target", "match pattern"),
+        ({"links": [{"path": "/a/../b", "target": "/b"}]}, "links/0/path", "without `..`"),
+        ({"links": [{"path": "/a", "target": "/a"}]}, "links/0", "another place"),
+        ({"links": [{"path": "/a", "target": "/b"}] * 2}, "(whole file)", "two files or links"),
+        ({"debian": [{"name": "iproute2"}]}, "debian/0", "cannot be known"),
+        ({"debian": [{"name": "iproute2", "version": "1", "any_version": True}]}, "debian/0", "either a version"),
+        ({"debian": [{"name": "iproute2=1", "any_version": True}]}, "debian/0/name", "match pattern"),
+        ({"debian": [{"name": "iproute2", "version": "1"}] * 2}, "(whole file)", "twice"),
         ({"asserts": [{"file": "a"}]}, "asserts/0", "exactly one"),
         ({"asserts": [{"file": "a", "absent": "b", "count": 2}]}, "asserts/0", "no count"),
         ({"edits": [EDIT], "base_is_absent": True}, "(whole file)", "tested_against"),
@@ -227,13 +297,13 @@ def test_one_run_a_step_and_its_inputs_alone(folders: Folders, builder: Any) -> 
     chain = folders.read()
     context = build_context(chain, RUNTIME, builder=builder)
     text = context.dockerfile
-    assert text.startswith(f"FROM vllm/vllm-openai@{DIGEST}\n")
+    assert text.startswith(f"FROM {chain.description.origin.reference}\n")
     assert text.count("\nRUN ") == len(chain.steps) + 1
     assert text.count("\nCOPY ") == (0 if builder == "buildkit" else len(chain.steps) + 1)
     assert "# syntax" not in text
     for step in chain.steps:
         assert f'LABEL gb10-serving.step.{step.slug}="{step.identity}"' in text
-    assert f'LABEL gb10-serving.chain.identity="{chain.identity}"' in text
+    assert f'LABEL gb10-serving.chain.identity="{finished_identity(chain, Expected())}"' in text
     assert f"verify verify.json --report {VERIFY_REPORT}" in text
     assert text.count("runtime.build check") == 1
     assert {file.path.partition("/")[0] for file in context.files} == {*(step.slug for step in chain.steps), "verify"}
@@ -249,8 +319,8 @@ def test_the_first_steps_alone_have_no_verification_and_do_not_depend_on_later_o
 
 def test_a_build_goes_on_from_an_image_of_an_earlier_step(folders: Folders) -> None:
     chain = folders.read()
-    text = build_context(chain, RUNTIME, start=Start(reference=chain.reference(2), steps=2)).dockerfile
-    assert text.startswith(f"FROM gb10-serving/chain:{chain.steps[1].identity[:16]}\n")
+    text = build_context(chain, RUNTIME, start=Start(reference=chain.steps[1].reference, steps=2)).dockerfile
+    assert text.startswith(f"FROM gb10-serving/step:{chain.steps[1].identity[:16]}\n")
     assert text.count("\nRUN ") == 2
     with pytest.raises(ValueError, match="no part of a chain of 3 steps"):
         build_context(chain, RUNTIME, until=2, start=Start(reference="x", steps=2))
@@ -270,6 +340,43 @@ def test_what_verify_expects_follows_later_steps(folders: Folders) -> None:
     assert request["versions"] == {"vllm": "0.33.1", "nvidia-nccl-cu13": "2.30.7"}
     assert request["absent"] == ["b"]
     assert request["entrypoint"] == {"expected": ["vllm"]}
+
+
+def test_what_verify_expects_has_every_link_and_the_later_version_of_a_debian_package(folders: Folders) -> None:
+    link, other = {"path": "/a", "target": "/b"}, {"path": "/c", "target": "/d"}
+    folders.write_step("gate", step_data(links=[link], debian=[{"name": "iproute2", "version": "1"}]))
+    later = [{"name": "iproute2", "version": "2"}, {"name": "ethtool", "any_version": True}]
+    folders.write_step("template", step_data(links=[other], debian=later))
+    request = verify_request(folders.read(), Expected())
+    assert request["links"] == [link, other]
+    assert [(package["name"], package["version"]) for package in request["debian"]] == [
+        ("ethtool", None),
+        ("iproute2", "2"),
+    ]
+
+
+@pytest.mark.parametrize("builder", ["buildkit", "classic"])
+def test_debian_packages_are_installed_and_their_lists_removed_in_the_layer_of_their_step(
+    folders: Folders, builder: Any
+) -> None:
+    packages = [{"name": "iproute2", "version": "6.1.0-1ubuntu6"}, {"name": "libibverbs1", "any_version": True}]
+    folders.write_step("gate", step_data(debian=packages))
+    text = build_context(folders.read(), RUNTIME, builder=builder, until=1).dockerfile
+    (layer,) = [block for block in text.replace(" \\\n", " ").splitlines() if block.startswith("RUN ")]
+    steps = [part.strip() for part in layer.split("&&")]
+    assert [step.split()[-1] for step in steps[-5:]] == [
+        "update",
+        "libibverbs1",
+        "clean",
+        "-delete",
+        f"{RECORDS}/steps/01-gate.json",
+    ]
+    assert "install --yes --no-install-recommends iproute2=6.1.0-1ubuntu6 libibverbs1" in layer
+    assert "/var/lib/apt/lists" in steps[-2]
+
+
+def test_a_step_without_debian_packages_does_not_run_apt() -> None:
+    assert apt_commands([]) == []
 
 
 def test_pip_resolves_nothing_and_puts_back_what_it_may_not_move() -> None:

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from spec.architecture import Architecture, Dflash2, Qwen3
 from spec.arithmetic import GIB, ceil_div
-from spec.catalog import parse, read_yaml
 from spec.kv_cache import DAY_ZERO, CacheSettings, KvCachePlan, PlanningError, cache_rules, plan_kv_cache
 from spec.model import Model
+from spec.yaml_files import parse, read_yaml
 
 MODELS = Path(__file__).parents[2] / "catalog" / "models"
 GLM_DAY_ZERO, QWEN_DAY_ZERO = DAY_ZERO

@@ -10,7 +10,6 @@ from pydantic import ValidationError
 
 from spec.architecture import Checkpoint
 from spec.arithmetic import GIB, Range
-from spec.catalog import parse, read_yaml
 from spec.memory import (
     GB10,
     MemoryPlan,
@@ -20,6 +19,7 @@ from spec.memory import (
     weights_per_rank,
 )
 from spec.model import Model
+from spec.yaml_files import parse, read_yaml
 
 MODELS = Path(__file__).parents[2] / "catalog" / "models"
 NODE = int(121.69 * GIB)

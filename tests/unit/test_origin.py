@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 
-from spec.catalog import Catalog, parse
+from spec.catalog import Catalog
 from spec.deployment import DeploymentConfig
 from spec.origin import Origin, origins
 from spec.plan import plan_release
 from spec.situation import look_up
+from spec.yaml_files import parse
 
 
 def why(catalog: Catalog, config: dict[str, Any], key: str) -> list[Origin]:

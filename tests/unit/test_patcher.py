@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.build.atomic import Change, replace_all
+from runtime.build.debian import installed_versions
 from runtime.build.edits import ALREADY_PATCHED, APPLIED, Edit, apply_edits
 from runtime.build.errors import BuildError
 from runtime.build.patcher import apply_step, check_base
@@ -33,6 +34,8 @@ def step(**content: Any) -> dict[str, Any]:
         "removed": [],
         "edits": [],
         "files": [],
+        "links": [],
+        "debian": [],
         "asserts": [],
     }
     return {"name": "gate", "identity": "0" * 64, "packages_folder": "/packages", **empty, **content}
@@ -176,6 +179,133 @@ def test_a_step_that_took_nccl_down_ends_the_build_with_the_version_and_its_name
     assert "nvidia-nccl-cu13: failed: 2.29.7, must be: 2.30.7" in str(error)
 
 
+def test_a_step_that_places_another_nccl_ends_the_build(root: Path) -> None:
+    (root / "packages/nvidia_nccl_cu13-2.30.7.dist-info").mkdir()
+    library = root / "packages/nvidia/nccl/lib/libnccl.so.2"
+    library.parent.mkdir(parents=True)
+    library.write_bytes(b"\x7fELF\0NCCL version 2.30.7+cuda13.3\0")
+    older = b"\x7fELF\0NCCL version 2.29.7+cuda13.1\0"
+    (root / "sent").write_bytes(older)
+    sent = {"source": "sent", "target": "/packages/nvidia/nccl/lib/libnccl.so.2", "mode": "0644"}
+    placed = sent | {"sha256": hashlib.sha256(older).hexdigest()}
+    error = refusal(root, versions={"nvidia-nccl-cu13": "2.30.7"}, files=[placed])
+    assert error.kind == "version"
+    assert str(error).startswith("gate: /packages/nvidia/nccl/lib/libnccl.so.2: the file placed is NCCL 2.29.7")
+
+
+def test_a_file_of_a_source_folder_is_edited_and_asserted_there(root: Path) -> None:
+    source = root / "src/sglang/a.py"
+    source.parent.mkdir(parents=True)
+    source.write_text(BEFORE)
+    there = edit("sglang/a.py", folder="/src")
+    asserted = {"file": "sglang/a.py", "contains": "(9, 12)", "count": 1, "folder": "/src"}
+    apply(root, edits=[there], asserts=[asserted])
+    assert source.read_text() == AFTER
+    assert "there is no such file in /src\n" in str(refusal(root, edits=[edit("sglang/b.py", folder="/src")]))
+
+
+LINK = {"path": "/usr/local/cuda/include/nvrtc.h", "target": "/packages/vllm/a.py"}
+
+
+def test_a_link_is_made_once(root: Path) -> None:
+    reports = [apply(root, links=[LINK])["links"] for _ in range(2)]
+    assert reports == [[LINK | {"outcome": outcome}] for outcome in ("made", "already there")]
+    made = root / "usr/local/cuda/include/nvrtc.h"
+    assert str(made.readlink()) == LINK["target"]
+    assert [path.name for path in made.parent.iterdir()] == [made.name]
+
+
+def put_file(path: Path) -> None:
+    path.write_text("real")
+
+
+def put_link(path: Path) -> None:
+    path.symlink_to("/elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("put", "words"),
+    [(put_file, "a file is there"), (put_link, "a link to /elsewhere is there"), (Path.mkdir, "a folder is there")],
+)
+def test_a_link_replaces_nothing_but_itself(root: Path, put: Callable[[Path], None], words: str) -> None:
+    path = root / "usr/local/cuda/include/nvrtc.h"
+    path.parent.mkdir(parents=True)
+    put(path)
+    error = refusal(root, edits=[edit()], links=[LINK])
+    assert error.kind == "in-the-way"
+    assert words in str(error)
+
+
+def test_a_link_to_nowhere_is_refused(root: Path) -> None:
+    error = refusal(root, edits=[edit()], links=[LINK | {"target": "/packages/vllm/absent.h"}])
+    assert error.kind == "link-to-nowhere"
+    assert not (root / "usr").exists()
+
+
+def write_status(root: Path, text: str) -> None:
+    status = root / "var/lib/dpkg/status"
+    status.parent.mkdir(parents=True, exist_ok=True)
+    status.write_text(text)
+
+
+STATUS = """\
+Package: iproute2
+Status: install ok installed
+Architecture: arm64
+Version: 6.1.0-1ubuntu6
+Description: tools
+ Package: not-a-package
+ Version: 9
+
+Package: libibverbs1
+Status: hold ok installed
+Version: 50.0-2build2
+
+Package: ibverbs-providers
+Status: deinstall ok config-files
+Version: 50.0-2build2
+"""
+
+
+def test_debian_packages_are_read_from_dpkgs_record(root: Path) -> None:
+    write_status(root, STATUS)
+    pinned = {"name": "iproute2", "version": "6.1.0-1ubuntu6", "any_version": False}
+    free = {"name": "libibverbs1", "version": None, "any_version": True}
+    shown = [(check["outcome"], check["found"]) for check in apply(root, debian=[pinned, free])["checks"][-2:]]
+    assert shown == [
+        ("passed", "6.1.0-1ubuntu6"),
+        ("noted", "50.0-2build2: not pinned (any_version), another build may have another"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("package", "words"),
+    [
+        ({"name": "iproute2", "version": "6.2"}, "6.1.0-1ubuntu6, must be: 6.2"),
+        ({"name": "ibverbs-providers", "version": "50.0-2build2"}, "not installed, must be: 50.0-2build2"),
+        ({"name": "not-a-package", "version": None, "any_version": True}, "not installed, must be: any version"),
+    ],
+)
+def test_a_debian_package_that_is_not_there_ends_the_build(root: Path, package: dict[str, Any], words: str) -> None:
+    write_status(root, STATUS)
+    error = refusal(root, edits=[edit()], debian=[{"any_version": False} | package])
+    assert f"Debian package {package['name']}: failed: {words}" in str(error)
+
+
+def test_dpkgs_own_answer_is_the_same() -> None:
+    asked = ["dpkg-query", "--show", "--showformat=${db:Status-Abbrev}|${Package}|${Version}\n"]
+    lines = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.splitlines()
+    expected: dict[str, set[str]] = {}
+    for state, name, version in (line.split("|") for line in lines):
+        if state[1] == "i":
+            expected.setdefault(name, set()).add(version)
+    assert installed_versions(Path("/")) == expected
+
+
+def test_an_image_without_dpkgs_record_has_no_debian_package(root: Path) -> None:
+    assert "not installed" in str(refusal(root, debian=[{"name": "iproute2", "version": "1", "any_version": False}]))
+
+
 def test_another_base_than_the_chain_is_for_is_refused(root: Path) -> None:
     (root / "packages/vllm-0.32.0.dist-info").mkdir()
     check_base(step(base_versions={"vllm": "0.32.0"}), root)
@@ -208,14 +338,23 @@ def failing(real: Callable[..., Any], at: int) -> Callable[..., Any]:
 
 @pytest.mark.parametrize("at", range(1, 4))
 @pytest.mark.parametrize(
-    ("place", "name"), [(Path, "replace"), (Path, "hardlink_to"), (Path, "chmod"), (Path, "mkdir"), (os, "fsync")]
+    ("place", "name"),
+    [
+        (Path, "replace"),
+        (Path, "hardlink_to"),
+        (Path, "chmod"),
+        (Path, "mkdir"),
+        (Path, "symlink_to"),
+        (os, "fsync"),
+    ],
 )
 def test_a_fault_at_any_point_of_writing_changes_nothing(
     root: Path, monkeypatch: pytest.MonkeyPatch, place: Any, name: str, at: int
 ) -> None:
     packages = root / "packages/vllm"
     new = root / "opt/a/b/new"
-    changes = [Change(packages / "a.py", b"1"), Change(packages / "b.py", b"2"), Change(new, b"3", 0o755)]
+    link = Change(root / "opt/link", link=str(new))
+    changes = [Change(packages / "a.py", b"1"), Change(packages / "b.py", b"2"), Change(new, b"3", 0o755), link]
     before = content_of(root)
     with monkeypatch.context() as patched:
         patched.setattr(place, name, failing(getattr(place, name), at))
@@ -229,7 +368,8 @@ def test_a_fault_at_any_point_of_writing_changes_nothing(
         assert content_of(root) == before
         assert not (root / "opt").exists()
     else:
-        assert [change.path.read_bytes() for change in changes] == [b"1", b"2", b"3"]
+        assert [change.path.read_bytes() for change in changes] == [b"1", b"2", b"3", b"3"]
+        assert link.path.is_symlink()
     assert not list(root.rglob(".*"))
 
 

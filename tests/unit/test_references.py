@@ -6,10 +6,10 @@ import pytest
 
 from spec.architecture import Dflash2
 from spec.arithmetic import GIB
-from spec.catalog import parse, read_yaml
 from spec.kv_cache import CacheSettings, plan_kv_cache
 from spec.model import Model
 from spec.reference import Reference, ReferenceFile
+from spec.yaml_files import parse, read_yaml
 
 CATALOG = Path(__file__).parents[2] / "catalog"
 

@@ -11,13 +11,14 @@ import pytest
 import yaml
 
 from lab.keys import host_key, public_line
-from spec.catalog import Catalog, parse
+from spec.catalog import Catalog
 from spec.cluster import Cluster
 from spec.deployment import DeploymentConfig
 from spec.errors import SpecificationError
 from spec.flags import FlagTable
 from spec.plan import plan_release
 from spec.rules import FIRST, RULES, Rule
+from spec.yaml_files import parse
 
 PROJECT = Path(__file__).parents[2]
 EVERY_RULE: dict[str, Rule] = {rule.id: rule for rule in (*FIRST, *RULES)}
@@ -59,14 +60,7 @@ def cluster(nodes: int = 8, on_the_first_switch: int = 4, hardware: str = "gb10"
 
 
 def chain(**more: Any) -> dict[str, Any]:
-    base = {"repository": "vllm/vllm-openai", "tag": "v0.32.0-arm64", "digest": "sha256:" + "1" * 64}
-    image = {
-        "chain": {"base": base, "steps": ["p1"]},
-        "version": "0.32.0",
-        "flag_table": "0.32.0",
-        "entrypoint": ["vllm"],
-    }
-    return image | more
+    return {"chain": "arm64", "version": "0.32.0", "flag_table": "0.32.0", "entrypoint": ["vllm"]} | more
 
 
 def published(**more: Any) -> dict[str, Any]:
@@ -74,6 +68,30 @@ def published(**more: Any) -> dict[str, Any]:
     return {"registry": origin, "version": "0.32.0", "flag_table": "0.32.0", "entrypoint": ["vllm"]} | more
 
 
+CHAINS = {
+    "arm64": {
+        "purpose": "A chain on an image for the nodes of these tests.",
+        "base": {"repository": "vllm/vllm-openai", "tag": "v0.32.0-arm64", "digest": "sha256:" + "1" * 64},
+        "packages_folder": "/usr/lib/python3/dist-packages",
+        "versions": {"torch": "2.12.0"},
+        "steps": ["p1"],
+    },
+    "vllm-0.31": {
+        "purpose": "A chain on a release of vLLM.",
+        "base": {"repository": "vllm/vllm-openai", "tag": "v0.31.0", "digest": "sha256:" + "3" * 64},
+        "packages_folder": "/usr/lib/python3/dist-packages",
+        "versions": {"vllm": "0.31.0"},
+        "steps": ["p1"],
+    },
+    "debian": {
+        "purpose": "A chain on plain Debian.",
+        "debootstrap": {"suite": "bookworm", "packages": ["python3"]},
+        "packages_folder": "/usr/lib/python3/dist-packages",
+        "versions": {"vllm": "0.32.0+cpu"},
+        "steps": ["p1"],
+    },
+}
+STEP = {"purpose": "p", "source": "s", "asserts": [{"file": "a.py", "contains": "a"}]}
 CLUSTERS = {
     "six": cluster(6),
     "eight": cluster(8, on_the_first_switch=8),
@@ -122,12 +140,8 @@ IMAGES = {
     "pinned-gid": chain(environment={"NCCL_IB_GID_INDEX": "3"}),
     "serves-twice": chain(entrypoint=["vllm", "serve"]),
     "x86": published() | {"registry": published()["registry"] | {"tag": "glm53-flash-x86_64-cu130"}},
-    "debian": {
-        "debootstrap": {"suite": "bookworm", "packages": ["python3"]},
-        "version": "0.32.0",
-        "flag_table": "0.32.0",
-        "entrypoint": ["python3", "-m", "vllm.entrypoints.cli.main"],
-    },
+    "debian": chain(chain="debian", entrypoint=["python3", "-m", "vllm.entrypoints.cli.main"]),
+    "other-than-its-chain": chain(chain="vllm-0.31"),
     "sglang": chain(
         engine="sglang", version="0.5.9", flag_table=None, entrypoint=["python3", "-m", "sglang.launch_server"]
     ),
@@ -277,6 +291,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
         (folder / kind).mkdir()
         for name, entry in entries.items():
             (folder / kind / f"{name}.yaml").write_text(yaml.safe_dump(entry))
+    for name, described in CHAINS.items():
+        step = folder.parent / "patches" / name / "p1"
+        step.mkdir(parents=True)
+        (step / "step.yaml").write_text(yaml.safe_dump(STEP))
+        (step.parent / "chain.yaml").write_text(yaml.safe_dump(described))
     return CachedCatalog(folder)
 
 
@@ -452,6 +471,12 @@ CASES = (
     # image
     Case("image-knows-accelerators", "GLM", {"image": "debian"}, ("plain Debian", "has 1 accelerator(s)")),
     Case("image-is-of-the-platform", "GLM", {"image": "x86"}, ("linux/amd64", "nodes of six are linux/arm64")),
+    Case(
+        "image-has-the-chains-version",
+        "GLM",
+        {"image": "other-than-its-chain"},
+        ("'0.32.0'", "patches/vllm-0.31/chain.yaml builds vllm 0.31.0"),
+    ),
     Case("engine-knows-the-model", "GLM", {"image": "day-zero-qwen"}, ("its class came with 0.30.0",)),
     Case("ngram-table-is-read-right", "QWEN", {"image": "stock-day-zero-qwen"}, (DAY_ZERO_QWEN, "ple_layer.py")),
     # flags
@@ -910,5 +935,5 @@ def test_a_master_address_that_nobody_else_reaches_is_refused(address: str) -> N
 def test_a_tag_without_a_digest_is_refused(made: Catalog) -> None:
     tag_alone = published() | {"registry": {"repository": "vllm/vllm-openai", "tag": "latest"}}
     (made.folder / "images" / "tag-alone.yaml").write_text(yaml.safe_dump(tag_alone))
-    with pytest.raises(SpecificationError, match=r"vllm/vllm-openai:latest is named by a tag alone.*Pin it"):
+    with pytest.raises(SpecificationError, match=r"vllm-openai:latest is named by a tag alone.*imagetools inspect"):
         plan_release("x", GLM | {"image": "tag-alone"}, made)

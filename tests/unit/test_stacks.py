@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 import yaml
 
-from spec.catalog import Catalog, parse, read_stack
+from spec.catalog import Catalog, read_stack
 from spec.deployment import DeploymentConfig
 from spec.errors import SpecificationError
 from spec.plan import plan_release
 from spec.release import RankPlan, Release
+from spec.yaml_files import parse
 
 PROJECT = Path(__file__).parents[2]
 STACKS = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in PROJECT.glob("Pulumi.*.yaml"))
@@ -412,7 +413,7 @@ def test_a_new_model_image_cluster_and_stack_need_no_code(tmp_path: Path) -> Non
     }
     _written(tmp_path, "Pulumi.ours.yaml", {"config": {"gb10-serving:deployment": deployment}})
     release = plan_release("ours", read_stack(tmp_path, "ours"), Catalog(catalog))
-    assert release.image.pull == f"example.org/vllm@sha256:{'1' * 64}"
+    assert release.image.base.pull == f"example.org/vllm@sha256:{'1' * 64}"
     assert release.weights[0].repository == "us/our-own"
     (group,) = release.groups
     assert [rank.node for rank in group.ranks] == ["left", "right"]

@@ -1,4 +1,4 @@
-"""The transfer engine with nodes that are processes on loopback: what it brings, and what breaks it and what not."""
+"""The transfer engine with nodes that are processes on loopback: what it brings, and what happens when things break."""
 
 import contextlib
 import hashlib

@@ -207,6 +207,32 @@ def test_the_longest_list_is_torchs(image: Image) -> None:
     assert torch_architectures(image.packages) == ["sm_80", "sm_90", "sm_120", "compute_120"]
 
 
+def test_a_link_that_a_later_step_took_away_or_emptied_fails(image: Image) -> None:
+    link = {"path": "/usr/include/nvrtc.h", "target": "/packages/vllm/a.py"}
+    assert image.failures(links=[link]) == ["link /usr/include/nvrtc.h: absent"]
+    image.write("usr/include/nvrtc.h", b"real")
+    assert image.failures(links=[link]) == ["link /usr/include/nvrtc.h: no link"]
+    (image.root / "usr/include/nvrtc.h").unlink()
+    (image.root / "usr/include/nvrtc.h").symlink_to("/packages/vllm/a.py")
+    assert image.failures(links=[link]) == []
+    (image.packages / "vllm/a.py").unlink()
+    assert "link /usr/include/nvrtc.h: leads to nothing" in image.failures(links=[link])
+
+
+def test_a_debian_package_that_is_not_pinned_is_named(image: Image) -> None:
+    image.write("var/lib/dpkg/status", b"Package: iproute2\nStatus: install ok installed\nVersion: 6.1\n")
+    free = {"name": "iproute2", "version": None, "any_version": True}
+    report = image.verify(debian=[free])
+    assert report["ok"]
+    assert report["checks"][-1] == {
+        "subject": "Debian package iproute2",
+        "outcome": "noted",
+        "found": "6.1: not pinned (any_version), another build may have another",
+    }
+    pinned = {"name": "iproute2", "version": "6.0", "any_version": False}
+    assert image.failures(debian=[pinned]) == ["Debian package iproute2: 6.1"]
+
+
 def test_entrypoint_and_architecture(image: Image) -> None:
     other = {"expected": "s390x"}
     own = {"aarch64": "arm64", "x86_64": "amd64"}.get(platform.machine(), platform.machine())

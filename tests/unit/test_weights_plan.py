@@ -97,6 +97,7 @@ def test_a_pinned_manifest_is_another_folder_and_another_generation(
     glm: dict[str, Any], catalog: Catalog, tmp_path: Path
 ) -> None:
     shutil.copytree(catalog.folder, tmp_path / "catalog")
+    (tmp_path / "patches").symlink_to(PROJECT / "patches")
     path = tmp_path / "catalog" / "models" / f"{MODEL}.yaml"
     path.write_text(f"manifest: {'a' * 64}\n{path.read_text()}")
     free, free_plans = planned(glm, catalog)

@@ -1,0 +1,133 @@
+"""Brings a built image from one node to others: only the layers that are missing, over the fabric."""
+
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ops.errors import OperationError
+from ops.remote import run_on_node
+from ops.transfers import Party, Receiver, TransferFile, fan_out
+
+_LONG_SECONDS = 4 * 3600
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True)
+class SharedImage:
+    """An image by its content.
+
+    Attributes:
+        reference: its tag on every node.
+        identity: hash of layers and configuration.
+        layers: diff ids, lowest first.
+        architecture: as Docker names it.
+    """
+
+    reference: str
+    identity: str
+    layers: tuple[str, ...]
+    architecture: str
+
+
+def share_image(image: SharedImage, source: Party, receivers: Sequence[Party]) -> dict[str, int]:
+    """Brings an image to every receiver that does not have it with this content.
+
+    Args:
+        image: what is brought.
+        source: a node that has it.
+        receivers: the nodes that get it; the source may be among them.
+
+    Returns:
+        Bytes that moved to each receiver that lacked it, by its node.
+
+    Raises:
+        OperationError: a node cannot be reached, has too little disk, another platform or a damaged image store.
+    """
+    lacking = [node for node, has in _on_all(receivers, lambda node: _has(image, node)) if not has]
+    if not lacking:
+        return {}
+    if source in lacking:
+        raise OperationError(
+            f"{image.reference} on {source.node} is not the one that was built: `docker rmi {image.reference}` there, "
+            "then `pulumi up --replace '**image-verify'` (or image-base, for an image without steps)"
+        )
+    held = dict(_on_all(lacking, lambda node: _run(node, "image-missing", _asked(image, node))["held"]))
+    moved: dict[str, int] = {}
+    refused: list[Party] = []
+    for count in sorted(set(held.values())):
+        moved |= _send(image, source, [node for node in lacking if held[node] == count], count, refused)
+    if refused:
+        moved |= _send(image, source, refused, 0, [])
+    _run(source, "image-discard-export", {"storage_folder": source.storage_folder, "identity": image.identity})
+    return moved
+
+
+def _send(
+    image: SharedImage, source: Party, receivers: Sequence[Party], held: int, refused: list[Party]
+) -> dict[str, int]:
+    """Sends all but the lowest `held` layers to receivers, and notes those whose image store needs all of them."""
+    asked = {
+        "reference": image.reference,
+        "layers": image.layers,
+        "held": held,
+        "storage_folder": source.storage_folder,
+    }
+    exported = _run(source, "image-export", asked)
+    files = [TransferFile(**file) for file in exported["files"]]
+    # A layer's file is named by its diff id, which is the hash of its content.
+    sizes = {f"sha256:{file.sha256}": file.size_bytes for file in files if f"sha256:{file.sha256}" in image.layers}
+    _on_all(receivers, lambda node: _run(node, "image-missing", _room(image, node, sizes)))
+    received = fan_out(
+        source, exported["folder"], [Receiver(node, _folder(image, node)) for node in receivers], files, _report
+    )
+    for node, answer in _on_all(receivers, lambda node: _run(node, "image-load", _load(image, node, held))):
+        if answer["needs_all"]:
+            _report(f"{node.node}: {answer['why']}; all layers are sent")
+            refused.append(node)
+    for node, result in received.items():
+        _report(f"{node}: {len(sizes)} of {len(image.layers)} layers came, {result.moved_bytes:,} bytes moved")
+    return {node: result.moved_bytes for node, result in received.items()}
+
+
+def _has(image: SharedImage, node: Party) -> bool:
+    return _run(node, "image-identity", {"reference": image.reference})["identity"] == image.identity
+
+
+def _asked(image: SharedImage, node: Party) -> dict[str, Any]:
+    return {"layers": image.layers, "architecture": image.architecture, "storage_folder": node.storage_folder}
+
+
+def _room(image: SharedImage, node: Party, sizes: dict[str, int]) -> dict[str, Any]:
+    return {**_asked(image, node), "missing_sizes": sizes, "folder": _folder(image, node)}
+
+
+def _load(image: SharedImage, node: Party, held: int) -> dict[str, Any]:
+    return {
+        "reference": image.reference,
+        "identity": image.identity,
+        "layers": image.layers,
+        "held": held,
+        "folder": _folder(image, node),
+        "storage_folder": node.storage_folder,
+    }
+
+
+def _folder(image: SharedImage, node: Party) -> str:
+    return f"{node.storage_folder}/images/incoming/{image.identity.removeprefix('sha256:')[:32]}"
+
+
+def _run(node: Party, verb: str, request: dict[str, Any]) -> Any:
+    assert node.connection is not None
+    return run_on_node(node.connection, node.storage_folder, verb, request, timeout_seconds=_LONG_SECONDS)
+
+
+def _on_all(nodes: Sequence[Party], ask: Callable[[Party], Answer]) -> list[tuple[Party, Answer]]:
+    with ThreadPoolExecutor(max(1, len(nodes))) as pool:
+        return list(zip(nodes, pool.map(ask, nodes), strict=True))
+
+
+def _report(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,135 @@
+"""The image of a stack: built, brought to its nodes and looked at without deploying anything."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ops.errors import OperationError
+from ops.image_building import Builder, build_step, build_verified, ensure_base
+from ops.image_sharing import SharedImage, share_image
+from ops.remote import run_on_node
+from ops.transfers import Party
+from spec.chain import PatchChain
+from spec.dockerfile import verify_request
+from spec.release import Release
+
+ChainOf = Callable[[str], PatchChain]
+"""Reads a chain of patches/ by its name."""
+
+
+@dataclass(frozen=True)
+class JudgedImage:
+    """What one node has under the tag of a stack's image.
+
+    Attributes:
+        node: its name.
+        identity: hash of layers and configuration; none where the image is absent.
+        is_as_built: whether it is what the building node has; none where that one has none.
+        first_other_layer: number of the lowest layer that differs, from 0.
+        report: of a verification from inside, made now.
+    """
+
+    node: str
+    identity: str | None
+    is_as_built: bool | None
+    first_other_layer: int | None
+    report: dict[str, Any] | None
+
+    @property
+    def is_right(self) -> bool:
+        """Whether nothing is wrong with it."""
+        return bool(self.is_as_built and (self.report is None or self.report["ok"]))
+
+    def as_data(self) -> dict[str, Any]:
+        """Returns it as plain data, for JSON."""
+        return asdict(self)
+
+
+def party_of(release: Release, node: str) -> Party:
+    """Returns a node of a Release as transfers know it; its address is that of its first rail in use."""
+    plan = release.nodes[node]
+    return Party(node, plan.connection, release.storage_folder, next(iter(plan.fabric.values())), plan.switch)
+
+
+def build_image(release: Release, chain_of: ChainOf) -> dict[str, Any]:
+    """Builds the image of a Release on its building node, or pulls it, and returns identity and layers.
+
+    Raises:
+        OperationError: a step could not be built, or the finished image is not what its chain says.
+    """
+    plan = release.image
+    builder = Builder(
+        release.nodes[plan.build_on].connection,
+        release.storage_folder,
+        plan.chain.step_timeout_seconds if plan.chain else 0,
+    )
+    content = ensure_base(builder, plan.base)
+    if plan.chain is None:
+        return content
+    chain = chain_of(plan.chain.name)
+    for step in chain.steps:
+        build_step(builder, chain, plan.base, step)
+    return build_verified(builder, chain, plan.base, plan.chain.expected)
+
+
+def bring_image(release: Release, content: dict[str, Any]) -> dict[str, int]:
+    """Brings a built image to every node that runs a rank; returns the bytes that moved, by node."""
+    image = SharedImage(release.image.reference, content["identity"], tuple(content["layers"]), content["architecture"])
+    receivers = [party_of(release, node) for node in release.rank_nodes]
+    return share_image(image, party_of(release, release.image.build_on), receivers)
+
+
+def judge_images(release: Release, chain_of: ChainOf, nodes: list[str]) -> list[JudgedImage]:
+    """Compares the image on nodes with the one on the building node, and verifies it from inside on each.
+
+    Raises:
+        OperationError: a node cannot be asked, or is none of the Release.
+    """
+    unknown = [node for node in nodes if node not in release.nodes]
+    if unknown:
+        raise OperationError(
+            f"{', '.join(unknown)}: not in stack {release.stack}, which has {', '.join(release.nodes)}"
+        )
+    plan = release.image
+    built = _content(release, plan.build_on)
+    checks = None
+    if plan.chain:
+        checks = verify_request(chain_of(plan.chain.name), plan.chain.expected)
+
+    def judge(node: str) -> JudgedImage:
+        found = _content(release, node)
+        present = found["identity"] is not None
+        report = None
+        if present and checks:
+            report = _ask(release, node, "image-verify", {"reference": plan.reference, "checks": checks})
+        return JudgedImage(
+            node=node,
+            identity=found["identity"],
+            is_as_built=None if built["identity"] is None else found["identity"] == built["identity"],
+            first_other_layer=_first_difference(built["layers"] or [], found["layers"] or []) if present else None,
+            report=report,
+        )
+
+    with ThreadPoolExecutor(max(1, len(nodes))) as pool:
+        return list(pool.map(judge, nodes))
+
+
+def _first_difference(built: list[str], found: list[str]) -> int | None:
+    if built == found:
+        return None
+    pairs = enumerate(zip(built, found, strict=False))
+    return next((number for number, (one, other) in pairs if one != other), min(len(built), len(found)))
+
+
+def _content(release: Release, node: str) -> dict[str, Any]:
+    return _ask(release, node, "image-identity", {"reference": release.image.reference})
+
+
+def _ask(release: Release, node: str, verb: str, request: dict[str, Any]) -> dict[str, Any]:
+    return run_on_node(
+        release.nodes[node].connection, release.storage_folder, verb, request, timeout_seconds=_VERIFY_SECONDS
+    )
+
+
+_VERIFY_SECONDS = 660

@@ -1,0 +1,100 @@
+"""Which layers of an image this node already has, so that only the others are sent."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runtime.node.disk_room import check_room, free_bytes
+from runtime.node.image_store import (
+    CONTAINERD,
+    ImageStore,
+    common_prefix,
+    image_store,
+    layers_of,
+    local_images,
+    refuse_other_architecture,
+)
+from runtime.node.saved_image import SavedLayer, forget_absent, saved_image
+
+
+@dataclass(frozen=True)
+class Held:
+    """The layers that a load needs not be given.
+
+    Attributes:
+        count: how many of the lowest wanted layers.
+        blobs: with the containerd store, the blobs that hold them; a new image has to name them.
+    """
+
+    count: int
+    blobs: tuple[SavedLayer, ...] = ()
+
+
+def missing(request: dict[str, Any]) -> dict[str, Any]:
+    """Says how many of an image's lowest layers are here and usable, and what room there is.
+
+    Args:
+        request: `layers` (diff ids, lowest first), `architecture` (of the image), `storage_folder`; with
+            `missing_sizes` (uncompressed bytes by diff id) and `folder` (where the files will arrive) the room is
+            checked too, and files that are there already are not counted again.
+
+    Returns:
+        `held`, `image_store` (`classic` or `containerd`), `docker_folder`, `docker_free_bytes`, `storage_free_bytes`.
+
+    Raises:
+        NodeTaskError: the image is for another architecture, or there is too little room.
+    """
+    store, storage_folder = image_store(), Path(request["storage_folder"])
+    refuse_other_architecture(store, request["architecture"])
+    held = held_layers(store, request["layers"], storage_folder)
+    sizes = request.get("missing_sizes")
+    if sizes is not None:
+        folder = Path(request["folder"])
+        to_arrive = sum(size for diff_id, size in sizes.items() if not arrived(folder, diff_id, size))
+        check_room(folder, to_arrive, store, sum(sizes.values()))
+    return {
+        "held": held.count,
+        "image_store": store.kind,
+        "docker_folder": str(store.folder),
+        "docker_free_bytes": free_bytes(store.folder),
+        "storage_free_bytes": free_bytes(storage_folder),
+    }
+
+
+def held_layers(store: ImageStore, layers: list[str], storage_folder: Path) -> Held:
+    """Returns the longest run of the lowest layers that one local image has, with all that a load needs of them.
+
+    The classic store finds a layer by all diff ids up to it. The containerd store loads an image only from blobs, so
+    there the layers count whose blobs are present, as `docker save` shows.
+    """
+    images = local_images()
+    forget_absent(storage_folder, {image["Id"] for image in images})
+    ranked = sorted(images, key=lambda image: common_prefix(layers_of(image), layers), reverse=True)
+    best = Held(0)
+    for image in ranked:
+        count = common_prefix(layers_of(image), layers)
+        if count <= best.count:
+            break
+        found = _usable(image, count, store, storage_folder)
+        best = max(best, found, key=lambda held: held.count)
+    return best
+
+
+def _usable(image: dict[str, Any], count: int, store: ImageStore, storage_folder: Path) -> Held:
+    if store.kind != CONTAINERD:
+        return Held(count)
+    blobs = saved_image(image, store, storage_folder).layers[:count]
+    present = [blob.size_bytes is not None and blob.digest is not None for blob in blobs]
+    usable = present.index(False) if False in present else count
+    return Held(usable, blobs[:usable])
+
+
+def arrived(folder: Path, diff_id: str, size_bytes: int) -> bool:
+    """Tells whether a layer's file is whole in the folder."""
+    path = folder / layer_file(diff_id)
+    return path.is_file() and path.stat().st_size == size_bytes
+
+
+def layer_file(diff_id: str) -> str:
+    """Returns the name of a layer's file: the hash of its content."""
+    return f"{diff_id.removeprefix('sha256:')}.tar"
