@@ -22,7 +22,7 @@ from tests.virtual import NODES
 
 SOURCE = "/var/tmp/transfer/source"
 TARGET = "/var/tmp/transfer/model"
-SIZE = 64 << 20
+SIZE = 24 << 20
 
 _KILL = (
     "for p in /proc/[0-9]*; do ls -l $p/fd 2>/dev/null | grep -q '.model.transfer/lock' && echo ${p#/proc/}; done | "
@@ -130,7 +130,7 @@ def test_the_fabric_link_of_the_middle_node_is_cut_and_restored(nodes: Nodes, mo
 
 def test_a_disk_that_is_full_on_one_node(nodes: Nodes) -> None:
     """There is room for the bytes, but not for so many files, which no check before the transfer sees."""
-    nodes.run(NODES[3], "mkdir -p /var/tmp/transfer; mount -t tmpfs -o size=600m,nr_inodes=12 none /var/tmp/transfer")
+    nodes.run(NODES[3], "mkdir -p /var/tmp/transfer; mount -t tmpfs -o size=200m,nr_inodes=12 none /var/tmp/transfer")
     with pytest.raises(OperationError, match=rf"{NODES[3]}.*No space left on device"):
         nodes.carry(nodes.receivers)
     for node in NODES[1:3]:
@@ -155,7 +155,7 @@ def test_nodes_meet_on_their_fabric_addresses_only(nodes: Nodes, monkeypatch: py
 
     monkeypatch.setattr(FanOut, "_note_look", try_management)
     nodes.carry(nodes.receivers[:1])
-    assert refused == [NODES[1]]
+    assert set(refused) == {NODES[1]}
 
 
 def test_a_thousand_files_on_four_nodes_are_looked_at_and_not_moved(nodes: Nodes) -> None:
