@@ -59,6 +59,8 @@ class RankSecrets(pulumi.ComponentResource):
                 parent=self,
                 depends_on=depends_on,
                 delete_verb="remove-rank-folder",
+                # A node whose rank has another number has another folder, and the old one goes.
+                triggers=[rank.container],
             )
             for rank in group.ranks
         }

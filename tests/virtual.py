@@ -218,7 +218,7 @@ class Project:
             self.on_node(
                 node,
                 "docker rm --force $(docker ps --all --quiet) 2>/dev/null; "
-                f"rm -rf {STORAGE}/claim.json {STORAGE}/ranks",
+                f"rm -rf {STORAGE}/claim.json {STORAGE}/ranks {STORAGE}/routers",
             )
 
     def ask(self, node: str, prompt: str = "What is 17 x 23?", port: int = 8000) -> str:

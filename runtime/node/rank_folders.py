@@ -62,7 +62,9 @@ def put_secrets(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def remove(request: dict[str, Any]) -> dict[str, Any]:
-    """Removes the folder of a rank whose container has gone."""
+    """Removes the folder of a rank whose container has gone; one that is there still needs it."""
+    if inspect("container", request["container"]) is not None:
+        return {"removed": False}
     folder = _folder(request)
     shutil.rmtree(folder, ignore_errors=True)
     if folder.parent.is_dir() and not any(folder.parent.iterdir()):

@@ -312,7 +312,7 @@ def test_a_victim_of_the_oom_killer_is_chosen() -> None:
     assert process not in processes.descendants()
 
 
-def test_secrets_are_readable_for_root_alone(tmp_path: Path) -> None:
+def test_secrets_are_readable_for_root_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from runtime.node import rank_folders
 
     request = {"storage_folder": str(tmp_path), "container": "gb10-one-main-rank0"}
@@ -322,7 +322,10 @@ def test_secrets_are_readable_for_root_alone(tmp_path: Path) -> None:
     assert [path.name for path in folder.iterdir()] == ["group-key"]
     assert stat.S_IMODE((folder / "group-key").stat().st_mode) == 0o600
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    rank_folders.remove(request)
+    monkeypatch.setattr(rank_folders, "inspect", lambda *_: {"Name": "a container that is there"})
+    assert rank_folders.remove(request) == {"removed": False}
+    monkeypatch.setattr(rank_folders, "inspect", lambda *_: None)
+    assert rank_folders.remove(request) == {"removed": True}
     assert list(tmp_path.iterdir()) == []
 
 
