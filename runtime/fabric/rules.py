@@ -90,12 +90,14 @@ def _rdma_problem(node: NodeFabric, number: int, rail: Rail) -> Problem | None:
             may_pass=True,
         )
     if rail.hca and all(port.hca != rail.hca for port in node.ports):
+        holders = sorted({port.hca for port in node.ports if port.indexes_of(rail.address, rail.interface)})
         return Problem(
             "hca-absent",
             f"rail {number}: this node has no RDMA device {rail.hca}; it has "
-            f"{', '.join(sorted({port.hca for port in node.ports}))}",
+            f"{', '.join(sorted({port.hca for port in node.ports}))}"
+            + (f", and {rail.address} is on {', '.join(holders)}" if holders else ""),
             "correct `hca` in the cluster file (`rdma link` names the device of each interface)",
-            may_pass=True,
+            may_pass=not holders,
         )
     usable = _usable_ports(node, rail)
     if not usable:

@@ -13,7 +13,7 @@ from typing import Any
 from runtime.node.docker import docker, inspect
 from runtime.node.errors import NodeTaskError
 from runtime.node.files import read_json, write_json
-from runtime.node.images import identity
+from runtime.node.image.content import identity
 from runtime.rank.exchange import ExchangeError, ask_status, read_key
 
 _RUNTIME = Path(__file__).resolve().parents[2]

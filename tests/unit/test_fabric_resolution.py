@@ -252,7 +252,8 @@ def test_an_address_on_a_vlan_is_not_the_interfaces_own(node: Node) -> None:
 
 
 def test_devices_that_are_absent_or_of_another_kind(node: Node) -> None:
-    assert f"it has {H2}, {H0}, {H1}" in node.error(roce(Rail(OURS, F0, "mlx5_0")), "hca-absent")
+    text = node.error(roce(Rail(OURS, F0, "mlx5_0")), "hca-absent")
+    assert f"it has {H2}, {H0}, {H1}, and {OURS} is on {H0}" in text
     node.tree = with_port(node.tree, f"{H0}:1", PortTable(pairs(F0, OURS), link_layer="InfiniBand"))
     node.error(roce(), "not-ethernet")
 
