@@ -7,11 +7,10 @@ import pulumi
 
 from components.deployment import Deployment
 from components.hooks import Hooks
+from ops.chosen_release import is_told, release_to_deploy
 from ops.interrupts import end_quietly_when_interrupted
 from ops.leftovers import leftover_hook, revival_hook
-from spec.catalog import Catalog, refuse_unclean_file
 from spec.errors import SpecificationError
-from spec.plan import plan_release
 
 PROJECT = Path(__file__).absolute().parent
 
@@ -24,11 +23,12 @@ def main() -> None:
     end_quietly_when_interrupted()
     stack = pulumi.get_stack()
     try:
-        refuse_unclean_file(PROJECT, stack)
-        release = plan_release(stack, pulumi.Config().get_object("deployment"), Catalog(PROJECT / "catalog"))
+        release = release_to_deploy(stack, pulumi.Config().get_object("deployment"), PROJECT)
     except SpecificationError as error:
         pulumi.log.error(str(error))
         sys.exit(_SAID_WHY)
+    if is_told():
+        pulumi.log.warn(f"deploys the kept Release {release.hash[:16]}, not what the stack file says")
     deployment = Deployment(release, Hooks(leftover_hook(release), revival_hook(release)))
     pulumi.export("release", release.hash)
     pulumi.export("endpoints", deployment.endpoints)

@@ -20,6 +20,8 @@ def task(
     delete_verb: str | None = None,
     triggers: list[Any] | None = None,
     before_create: pulumi.ResourceHook | None = None,
+    secret_answer: bool = False,
+    sees_last_answer: bool = False,
 ) -> command.local.Command:
     """Declares one task; another request runs it again in place, other triggers replace it.
 
@@ -35,6 +37,8 @@ def task(
         delete_verb: the task that undoes it when the resource goes.
         triggers: values whose change runs it anew.
         before_create: hook that runs before.
+        secret_answer: the answer is neither shown nor kept in the clear.
+        sees_last_answer: it finds its own last answer in the environment, as PULUMI_COMMAND_STDOUT.
     """
     return command.local.Command(
         name,
@@ -42,11 +46,13 @@ def task(
         delete=f"{_PYTHON} {delete_verb}" if delete_verb else None,
         stdin=pulumi.Output.json_dumps(request, sort_keys=True, separators=(",", ":")),
         triggers=triggers,
-        add_previous_output_in_env=False,
+        add_previous_output_in_env=sees_last_answer,
+        logging=command.local.Logging.STDERR if secret_answer else None,
         opts=pulumi.ResourceOptions(
             parent=parent,
             depends_on=depends_on,
             hooks=pulumi.ResourceHookBinding(before_create=[before_create]) if before_create else None,
+            additional_secret_outputs=["stdout"] if secret_answer else None,
         ),
     )
 

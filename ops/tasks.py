@@ -16,6 +16,7 @@ from ops import image_tasks
 from ops.errors import OperationError
 from ops.places import cache_folder
 from ops.readiness import wait_until_ready
+from ops.release_history import keep_release
 from ops.remote import run_on_node
 from runtime.common.weights_manifest import manifest_hash, manifest_of
 from spec.connection import Connection
@@ -88,6 +89,7 @@ TASKS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "claim": claim,
     "release-claim": release_claim,
     "ready": ready,
+    "keep-release": keep_release,
 }
 
 
