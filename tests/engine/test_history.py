@@ -90,10 +90,7 @@ def test_neither_output_nor_state_shows_a_kept_release(stack: OnlyHistory) -> No
     second = stack.up(601)
     state = stack.project.pulumi("stack", "export", "--stack", "lab").output
     preview = stack.project.preview("lab")
-    history = stack.history()
-    for release in history.ready:
-        for shown in (first.output, second.output, state, preview.output):
-            assert release.hash in shown or shown is not state
-            assert '"awaited' not in shown
-            assert "--max-model-len" not in shown
-    assert "/Td6WFo" not in first.output + second.output + state + preview.output, "the packed history is in the open"
+    for shown in (first.output, second.output, state, preview.output):
+        assert "--max-model-len" not in shown
+        assert "/Td6WFo" not in shown, "the packed history is in the open"
+    assert len(stack.history().ready) == 2
