@@ -1,0 +1,152 @@
+"""Gathers what a review needs: Releases from state and stack files, Pulumi's preview, what other stacks hold."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ops.errors import OperationError
+from ops.preview import preview_steps
+from ops.progress import Report
+from ops.release_history import StackHistory, history_in, read_release
+from ops.stack_state import known_stacks, resources
+from ops.stacks import CATALOG, planned
+from spec.conflicts import Claim, Conflict, find_conflicts
+from spec.errors import SpecificationError
+from spec.release import Release
+from spec.review import Review, review
+from spec.yaml_files import parse
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a review came to for one stack: exactly one of the two is there.
+
+    Attributes:
+        stack: its name.
+        review: what the change does.
+        refused: why it cannot be deployed, with the way out.
+    """
+
+    stack: str
+    review: Review | None
+    refused: str | None
+
+
+@dataclass(frozen=True)
+class Reviewed:
+    """Reviews of one or several stacks that are to run at the same time."""
+
+    outcomes: tuple[Outcome, ...]
+    conflicts: tuple[Conflict, ...]
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether at least one stack could not be deployed."""
+        return bool(self.conflicts) or any(one.refused is not None for one in self.outcomes)
+
+    @property
+    def interrupts(self) -> bool:
+        """Whether something that serves is stopped."""
+        return any(one.review is not None and one.review.interrupts for one in self.outcomes)
+
+    def as_data(self) -> dict[str, Any]:
+        """Returns it as plain data, for JSON."""
+        return {
+            "verdict": "refused" if self.is_refused else "restart" if self.interrupts else "no restart",
+            "stacks": [
+                {
+                    "stack": one.stack,
+                    "refused": one.refused,
+                    "review": one.review.model_dump(mode="json") if one.review else None,
+                }
+                for one in self.outcomes
+            ],
+            "conflicts": [one.model_dump(mode="json") for one in self.conflicts],
+        }
+
+
+def review_stacks(stacks: Sequence[str], variables: Mapping[str, str], report: Report) -> Reviewed:
+    """Reviews stacks of this project against what is deployed; contacts no node and changes nothing.
+
+    A stack that the backend does not know is compared with nothing, and is not created for the review.
+
+    Raises:
+        OperationError: the backend cannot be used, or a preview failed.
+    """
+    known = known_stacks(variables)
+    outcomes, releases = [], []
+    claims: list[Claim] = []
+    for stack in dict.fromkeys((*stacks, *sorted(known))):
+        asked = stack in stacks
+        report(f"{stack}: read the state" if stack in known else f"{stack}: never deployed")
+        found = resources(stack, variables, show_secrets=asked) if stack in known else []
+        claims += claims_in(found)
+        if asked:
+            outcome, release = _outcome(stack, found, variables if stack in known else None, report)
+            outcomes.append(outcome)
+            releases += [release] if release else []
+    return Reviewed(tuple(outcomes), find_conflicts(releases, claims))
+
+
+def review_against(stack: str, deployed: Path) -> Reviewed:
+    """Reviews one stack against a Release in a file, as `fleet plan --json` writes it; asks neither state nor Pulumi.
+
+    Raises:
+        OperationError: the file holds no Release.
+    """
+    try:
+        data = json.loads(deployed.read_text())
+    except (OSError, ValueError) as error:
+        raise OperationError(f"{deployed}: no readable Release: {error}") from None
+    data.pop("hash", None)
+    before = parse(Release, data, str(deployed))
+    outcome, release = _judged(stack, before, None, None)
+    return Reviewed((outcome,), find_conflicts([release] if release else [], ()))
+
+
+def claims_in(found: Sequence[dict[str, Any]]) -> list[Claim]:
+    """Returns the nodes that the resources of a state hold."""
+    requests = [
+        json.loads(one["inputs"]["stdin"])
+        for one in found
+        if str(one.get("inputs", {}).get("create", "")).endswith("ops.tasks claim")
+    ]
+    return [
+        Claim(
+            stack=request["stack"],
+            group=request["group"],
+            node=request["connection"]["node"],
+            machine=f"{request['connection']['address']}:{request['connection']['port']}",
+        )
+        for request in requests
+    ]
+
+
+def _outcome(
+    stack: str, found: list[dict[str, Any]], variables: Mapping[str, str] | None, report: Report
+) -> tuple[Outcome, Release | None]:
+    history = history_in(stack, found)
+    before = read_release(history.ready[0], stack) if history.ready else None
+    if variables is not None:
+        report(f"{stack}: preview")
+    return _judged(stack, before, history, variables)
+
+
+def _judged(
+    stack: str, before: Release | None, history: StackHistory | None, variables: Mapping[str, str] | None
+) -> tuple[Outcome, Release | None]:
+    try:
+        after = planned(stack)
+    except SpecificationError as error:
+        return Outcome(stack, None, str(error)), None
+    steps = preview_steps(stack, variables) if variables is not None else None
+    unfinished = history.begun if history and not history.ended_ready else None
+    sizes = _sizes_bytes(after)
+    return Outcome(stack, review(before, after, CATALOG.references(), sizes, steps, unfinished), None), after
+
+
+def _sizes_bytes(release: Release) -> dict[str, int]:
+    models = {plan.revision: CATALOG.model(plan.name) for plan in release.weights}
+    return {revision: model.checkpoint.size_bytes for revision, model in models.items() if model.checkpoint}
