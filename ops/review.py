@@ -143,10 +143,4 @@ def _judged(
         return Outcome(stack, None, str(error)), None
     steps = preview_steps(stack, variables) if variables is not None else None
     unfinished = history.begun if history and not history.ended_ready else None
-    sizes = _sizes_bytes(after)
-    return Outcome(stack, review(before, after, CATALOG.references(), sizes, steps, unfinished), None), after
-
-
-def _sizes_bytes(release: Release) -> dict[str, int]:
-    models = {plan.revision: CATALOG.model(plan.name) for plan in release.weights}
-    return {revision: model.checkpoint.size_bytes for revision, model in models.items() if model.checkpoint}
+    return Outcome(stack, review(before, after, CATALOG.references(), steps, unfinished), None), after

@@ -10,7 +10,7 @@ _COLUMN, _GAP, _MARGIN = 208, 22, 12
 _BOX_HEIGHT, _STEP = 44, 58
 _BAR_HEIGHT, _MEMORY_STEP = 12, 30
 _HEADING_HEIGHT = 22
-_TITLE_LETTER, _DETAIL_LETTER = 7.2, 6.1
+_TITLE_LETTER, _DETAIL_LETTER = 6.9, 5.6
 """Width of a letter, roughly: SVG cannot break or cut a text that is too long."""
 
 TONES = {"restarts": "restart", "starts": "start", "stops": "stop", "keeps running": "same"}
@@ -49,12 +49,13 @@ class _Drawing:
         self._width, self._y = width, _MARGIN
         self._parts: list[Node] = []
         self._joins: list[int] = []
+        self._bottom = _MARGIN
 
     def band(self, box: _Box) -> None:
         """Draws a box over all columns."""
         self._join()
         self._box(_MARGIN, self._width - 2 * _MARGIN, box)
-        self._y += _STEP
+        self._advance(_BOX_HEIGHT)
 
     def headings(self, names: list[str]) -> None:
         """Draws the name of each node over its column."""
@@ -69,7 +70,7 @@ class _Drawing:
             self._join()
             for position, box in enumerate(row):
                 self._box(_left(position), _COLUMN, box)
-            self._y += _STEP
+            self._advance(_BOX_HEIGHT)
 
     def memory(self, views: list[tuple[MemoryView | None, MemoryView | None]]) -> None:
         """Draws a bar a node for its memory before, where it differs, and after."""
@@ -80,12 +81,11 @@ class _Drawing:
             pairs = [(after, "")] if lines == 1 else [(before, "before: "), (after, "after: ")]
             for line, (view, when) in enumerate(pairs):
                 self._memory_bar(_left(position), self._y + line * _MEMORY_STEP, view, when)
-        self._y += lines * _MEMORY_STEP + _STEP - _BOX_HEIGHT
-        self._joins = []
+        self._advance(lines * _MEMORY_STEP)
 
     def finished(self, title: str) -> Node:
         """Returns the drawing."""
-        height = self._y - _STEP + _BOX_HEIGHT + _MARGIN
+        height = self._bottom + _MARGIN
         return element(
             "svg",
             element("title", title),
@@ -96,12 +96,13 @@ class _Drawing:
             viewBox=f"0 0 {self._width} {height}",
         )
 
+    def _advance(self, height: int) -> None:
+        self._bottom = self._y + height
+        self._y = self._bottom + _STEP - _BOX_HEIGHT
+
     def _join(self) -> None:
-        if self._y == _MARGIN:
-            return
-        top = self._y - (_STEP - _BOX_HEIGHT)
         for x in self._joins:
-            self._parts.append(element("line", x1=x, y1=top, x2=x, y2=self._y, class_="join"))
+            self._parts.append(element("line", x1=x, y1=self._bottom, x2=x, y2=self._y, class_="join"))
 
     def _box(self, x: int, width: int, box: _Box) -> None:
         self._parts.append(
@@ -203,8 +204,5 @@ def _ready_band(group: GroupReview) -> _Box:
         return _Box("ready", "nothing answers any more", "stop")
     if group.effect == "keeps running":
         return _Box("ready", "answers all the time", "same")
-    return _Box(
-        "ready",
-        f"health, known answers, no NaN, traffic on the rails: {words.downtime(group.downtime)}",
-        TONES[group.effect],
-    )
+    text = f"{words.duration(group.downtime)}: health, known answers, no NaN, traffic on the rails"
+    return _Box("ready", text, TONES[group.effect])

@@ -5,6 +5,7 @@ from spec.review import GroupReview, ImageReview, KvView, MemoryView, NodeReview
 
 _GIB, _MIB = 1 << 30, 1 << 20
 _SHOWN_HASH, _SHOWN_REVISION = 12, 12
+_MINUTES_FROM_SECONDS = 120
 NOTHING = "–"
 
 
@@ -40,14 +41,19 @@ def releases(review: Review) -> str:
 
 def downtime(found: Downtime | None) -> str:
     """Says how long a start takes, and who measured it."""
+    return duration(found) if found is None else f"{duration(found)} ({', '.join(found.sources)})"
+
+
+def duration(found: Downtime | None) -> str:
+    """Says how long a start takes."""
     if found is None:
-        return "nobody measured how long its start takes"
+        return "a time that nobody measured"
     low, high = _minutes(found.low_seconds), _minutes(found.high_seconds)
-    return f"about {low if low == high else f'{low} to {high}'} ({', '.join(found.sources)})"
+    return f"about {low if low == high else f'{low} to {high}'}"
 
 
 def _minutes(seconds: int) -> str:
-    return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds} s"
+    return f"{seconds / 60:.0f} min" if seconds >= _MINUTES_FROM_SECONDS else f"{seconds} s"
 
 
 def group_line(group: GroupReview) -> str:
@@ -123,7 +129,7 @@ def weights_line(one: WeightsReview) -> str:
     revision = one.after[:_SHOWN_REVISION]
     shown = revision if one.before in (None, one.after) else f"{(one.before or '')[:_SHOWN_REVISION]} → {revision}"
     if not one.nodes:
-        return f"{one.name} {shown}: every node ran with it, nothing moves"
+        return f"{one.name} {shown}: no node lacks it, nothing moves"
     known = "of a size that nobody says" if one.size_bytes is None else size(one.size_bytes)
     at_most = "" if one.moved_bytes is None else f", {size(one.moved_bytes)} in all at most"
     return f"{one.name} {shown}: {known} each to {', '.join(one.nodes)}{at_most}"

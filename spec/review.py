@@ -216,7 +216,6 @@ def review(
     before: Release | None,
     after: Release,
     references: Mapping[str, ReferenceFile],
-    sizes_bytes: Mapping[str, int],
     steps: Sequence[ResourceStep] | None = None,
     unfinished: str | None = None,
 ) -> Review:
@@ -226,7 +225,6 @@ def review(
         before: the last Release that was ready; none before the first.
         after: what is planned.
         references: the files of catalog/references by their names.
-        sizes_bytes: of weights, by revision.
         steps: what Pulumi says it would do; none where it was not asked. A rank that it removes ends, whatever the
             Releases say.
         unfinished: hash of a Release whose `up` did not end ready.
@@ -246,7 +244,7 @@ def review(
         groups=groups,
         nodes=tuple(_node(name, before, after, groups, placed.get(name, ())) for name in names),
         image=_image(before.image if before else None, after.image),
-        weights=_weights(before, after, sizes_bytes),
+        weights=_weights(before, after),
         findings=_findings(before.findings if before else (), after.findings),
         settings=_settings(before, after),
         other_resources=None if steps is None else placed[None],
@@ -456,15 +454,14 @@ def _step(old: StepPlan | None, new: StepPlan) -> StepReview:
 
 
 def _has(release: Release | None, node: str, plan: WeightsPlan) -> bool:
-    """Whether a node ran a rank of a Release with these very files."""
-    return (
-        release is not None
-        and node in release.rank_nodes
-        and plan.revision in {one.revision for one in release.weights}
-    )
+    """Whether a node ran a rank of a Release with these very files; those of a share never come to a node."""
+    if plan.source.kind == "nfs":
+        return True
+    known = {(one.folder, one.revision) for one in release.weights} if release else set()
+    return release is not None and node in release.rank_nodes and (plan.folder, plan.revision) in known
 
 
-def _weights(before: Release | None, after: Release, sizes_bytes: Mapping[str, int]) -> tuple[WeightsReview, ...]:
+def _weights(before: Release | None, after: Release) -> tuple[WeightsReview, ...]:
     old = {plan.name: plan for plan in before.weights} if before else {}
     new = {plan.name: plan for plan in after.weights}
     return tuple(
@@ -472,7 +469,7 @@ def _weights(before: Release | None, after: Release, sizes_bytes: Mapping[str, i
             name=name,
             before=old[name].revision if name in old else None,
             after=new[name].revision if name in new else None,
-            size_bytes=sizes_bytes.get(new[name].revision) if name in new else None,
+            size_bytes=new[name].size_bytes if name in new else None,
             nodes=tuple(node for node in after.rank_nodes if name in new and not _has(before, node, new[name])),
         )
         for name in _names(list(new), list(old))
