@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from ops.errors import OperationError
+from ops.places import PROJECT
 from ops.preview import preview_steps
 from ops.progress import Report
 from ops.release_history import StackHistory, history_in, read_release
 from ops.stack_state import known_stacks, resources
-from ops.stacks import CATALOG, planned
+from ops.stacks import planned
+from spec.catalog import Catalog
 from spec.conflicts import Claim, Conflict, find_conflicts
 from spec.errors import SpecificationError
 from spec.release import Release
@@ -67,7 +69,9 @@ class Reviewed:
         }
 
 
-def review_stacks(stacks: Sequence[str], variables: Mapping[str, str], report: Report) -> Reviewed:
+def review_stacks(
+    stacks: Sequence[str], variables: Mapping[str, str], report: Report, project: Path = PROJECT
+) -> Reviewed:
     """Reviews stacks of this project against what is deployed; contacts no node and changes nothing.
 
     A stack that the backend does not know is compared with nothing, and is not created for the review.
@@ -75,16 +79,18 @@ def review_stacks(stacks: Sequence[str], variables: Mapping[str, str], report: R
     Raises:
         OperationError: the backend cannot be used, or a preview failed.
     """
-    known = known_stacks(variables)
+    known = known_stacks(variables, project)
     outcomes, releases = [], []
     claims: list[Claim] = []
     for stack in dict.fromkeys((*stacks, *sorted(known))):
         asked = stack in stacks
         report(f"{stack}: read the state" if stack in known else f"{stack}: never deployed")
-        found = resources(stack, variables, show_secrets=asked) if stack in known else []
+        found = resources(stack, variables, project, show_secrets=asked) if stack in known else []
         claims += claims_in(found)
         if asked:
-            outcome, release = _outcome(stack, found, variables if stack in known else None, report)
+            if stack in known:
+                report(f"{stack}: preview")
+            outcome, release = _outcome(stack, history_in(stack, found), variables if stack in known else None, project)
             outcomes.append(outcome)
             releases += [release] if release else []
     return Reviewed(tuple(outcomes), find_conflicts(releases, claims))
@@ -102,7 +108,7 @@ def review_against(stack: str, deployed: Path) -> Reviewed:
         raise OperationError(f"{deployed}: no readable Release: {error}") from None
     data.pop("hash", None)
     before = parse(Release, data, str(deployed))
-    outcome, release = _judged(stack, before, None, None)
+    outcome, release = _judged(stack, before, PROJECT)
     return Reviewed((outcome,), find_conflicts([release] if release else [], ()))
 
 
@@ -125,22 +131,32 @@ def claims_in(found: Sequence[dict[str, Any]]) -> list[Claim]:
 
 
 def _outcome(
-    stack: str, found: list[dict[str, Any]], variables: Mapping[str, str] | None, report: Report
+    stack: str, history: StackHistory, variables: Mapping[str, str] | None, project: Path
 ) -> tuple[Outcome, Release | None]:
-    history = history_in(stack, found)
+    """Reviews a stack against its state.
+
+    Args:
+        stack: its name.
+        history: what the state says.
+        variables: the environment for a preview; none for a stack that the backend does not know.
+        project: where its file is.
+    """
     before = read_release(history.ready[0], stack) if history.ready else None
-    if variables is not None:
-        report(f"{stack}: preview")
-    return _judged(stack, before, history, variables)
+    unfinished = None if history.ended_ready else history.begun
+    return _judged(stack, before, project, variables, unfinished)
 
 
 def _judged(
-    stack: str, before: Release | None, history: StackHistory | None, variables: Mapping[str, str] | None
+    stack: str,
+    before: Release | None,
+    project: Path,
+    variables: Mapping[str, str] | None = None,
+    unfinished: str | None = None,
 ) -> tuple[Outcome, Release | None]:
     try:
-        after = planned(stack)
+        after = planned(stack, project)
     except SpecificationError as error:
         return Outcome(stack, None, str(error)), None
-    steps = preview_steps(stack, variables) if variables is not None else None
-    unfinished = history.begun if history and not history.ended_ready else None
-    return Outcome(stack, review(before, after, CATALOG.references(), steps, unfinished), None), after
+    steps = None if variables is None else preview_steps(stack, variables, project)
+    references = Catalog(project / "catalog").references()
+    return Outcome(stack, review(before, after, references, steps, unfinished), None), after

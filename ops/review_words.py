@@ -48,12 +48,9 @@ def duration(found: Downtime | None) -> str:
     """Says how long a start takes."""
     if found is None:
         return "a time that nobody measured"
-    low, high = _minutes(found.low_seconds), _minutes(found.high_seconds)
-    return f"about {low if low == high else f'{low} to {high}'}"
-
-
-def _minutes(seconds: int) -> str:
-    return f"{seconds / 60:.0f} min" if seconds >= _MINUTES_FROM_SECONDS else f"{seconds} s"
+    unit, per_unit = ("min", 60) if found.low_seconds >= _MINUTES_FROM_SECONDS else ("s", 1)
+    low, high = round(found.low_seconds / per_unit), round(found.high_seconds / per_unit)
+    return f"about {low if low == high else f'{low} to {high}'} {unit}"
 
 
 def group_line(group: GroupReview) -> str:
