@@ -53,10 +53,20 @@ class Reviewed:
         """Whether something that serves is stopped."""
         return any(one.review is not None and one.review.interrupts for one in self.outcomes)
 
+    @property
+    def verdict(self) -> str:
+        """What it comes to in a word: `refused`, `restart`, `no restart` or `nothing changes`."""
+        if self.is_refused:
+            return "refused"
+        if self.interrupts:
+            return "restart"
+        same = all(one.review is not None and one.review.before == one.review.after for one in self.outcomes)
+        return "nothing changes" if same else "no restart"
+
     def as_data(self) -> dict[str, Any]:
         """Returns it as plain data, for JSON."""
         return {
-            "verdict": "refused" if self.is_refused else "restart" if self.interrupts else "no restart",
+            "verdict": self.verdict,
             "stacks": [
                 {
                     "stack": one.stack,
@@ -96,7 +106,7 @@ def review_stacks(
     return Reviewed(tuple(outcomes), find_conflicts(releases, claims))
 
 
-def review_against(stack: str, deployed: Path) -> Reviewed:
+def review_against_file(stack: str, deployed: Path) -> Reviewed:
     """Reviews one stack against a Release in a file, as `fleet plan --json` writes it; asks neither state nor Pulumi.
 
     Raises:
@@ -107,9 +117,28 @@ def review_against(stack: str, deployed: Path) -> Reviewed:
     except (OSError, ValueError) as error:
         raise OperationError(f"{deployed}: no readable Release: {error}") from None
     data.pop("hash", None)
-    before = parse(Release, data, str(deployed))
-    outcome, release = _judged(stack, before, PROJECT)
-    return Reviewed((outcome,), find_conflicts([release] if release else [], ()))
+    return _against({stack: parse(Release, data, str(deployed))})
+
+
+def review_against_checkout(stacks: Sequence[str], base: Path) -> Reviewed:
+    """Reviews stacks against what another checkout says of them, planned by this program.
+
+    Neither state nor Pulumi is asked. A stack that is absent there, or cannot work there, is compared with nothing.
+    """
+    return _against({stack: _planned_or_none(stack, base) for stack in stacks})
+
+
+def _planned_or_none(stack: str, project: Path) -> Release | None:
+    try:
+        return planned(stack, project)
+    except SpecificationError:
+        return None
+
+
+def _against(before: Mapping[str, Release | None]) -> Reviewed:
+    judged = [_judged(stack, release, PROJECT) for stack, release in before.items()]
+    releases = [release for _, release in judged if release]
+    return Reviewed(tuple(outcome for outcome, _ in judged), find_conflicts(releases, ()))
 
 
 def claims_in(found: Sequence[dict[str, Any]]) -> list[Claim]:

@@ -8,7 +8,7 @@ import typer
 
 from ops.environment import environment_of
 from ops.progress import progress
-from ops.review import Reviewed, review_against, review_stacks
+from ops.review import Reviewed, review_against_checkout, review_against_file, review_stacks
 from ops.review_markdown import markdown
 from ops.review_page import page
 from ops.toolchain import ensure_toolchain
@@ -36,21 +36,32 @@ def review(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Compare one stack with this Release, as `fleet plan --json` wrote it, instead of with the state; "
-            "for a runner that has no access to the state.",
+            help="Compare one stack with this Release, as `fleet plan --json` wrote it, instead of with its state: "
+            "with another stack's, it shows what a switch does.",
+        ),
+    ] = None,
+    base: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Compare with what this checkout says, instead of with the state: for who has no access to the state.",
         ),
     ] = None,
 ) -> None:
     """Show what stack files as they are would change on each node, as Markdown; contacts no node."""
-    if deployed is not None and len(stacks) != 1:
-        raise typer.BadParameter("a Release is of one stack: name one", param_hint="--deployed")
-    reviewed = review_against(stacks[0], deployed) if deployed else _against_state(stacks)
+    if deployed is not None and (base is not None or len(stacks) != 1):
+        raise typer.BadParameter("a Release is of one stack: name one, without --base", param_hint="--deployed")
+    reviewed = _reviewed(stacks, deployed, base)
     if page_file is not None:
         page_file.write_text(page(reviewed))
     typer.echo(json.dumps(reviewed.as_data(), indent=2) if as_json else markdown(reviewed))
     raise typer.Exit(REFUSED if reviewed.is_refused else RESTARTS if reviewed.interrupts else 0)
 
 
-def _against_state(stacks: list[str]) -> Reviewed:
+def _reviewed(stacks: list[str], deployed: Path | None, base: Path | None) -> Reviewed:
+    if deployed is not None:
+        return review_against_file(stacks[0], deployed)
+    if base is not None:
+        return review_against_checkout(stacks, base)
     with progress("review") as report:
         return review_stacks(stacks, environment_of(ensure_toolchain(report)), report)

@@ -1,11 +1,14 @@
 """What a review says of a change: over real stacks, changed one thing at a time."""
 
 import json
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from ops.cli import app
@@ -267,3 +270,41 @@ def test_a_stack_that_cannot_work_is_refused_with_the_reason() -> None:
     assert "Way out: another" in markdown(refused)
     assert "Way out: another" in page(refused)
     assert REFUSED not in (0, 1, 2, 3, RESTARTS)
+
+
+def test_a_stack_is_compared_with_another_checkout(tmp_path: Path) -> None:
+    for name in ("catalog", "patches"):
+        (tmp_path / name).symlink_to(PROJECT / name)
+    run = CliRunner().invoke
+    new = run(app, ["review", "lab", "--base", str(tmp_path), "--json"])
+    assert new.exit_code == 0
+    assert json.loads(new.stdout)["verdict"] == "no restart"
+    text = (PROJECT / "Pulumi.lab.yaml").read_text()
+    (tmp_path / "Pulumi.lab.yaml").write_text(text)
+    same = run(app, ["review", "lab", "--base", str(tmp_path), "--json"])
+    assert json.loads(same.stdout)["verdict"] == "nothing changes"
+    (tmp_path / "Pulumi.lab.yaml").write_text(text.replace("max_num_seqs: 8", "max_num_seqs: 4"))
+    assert run(app, ["review", "lab", "--base", str(tmp_path)]).exit_code == RESTARTS
+
+
+def test_the_workflow_reviews_each_changed_stack_alone(tmp_path: Path) -> None:
+    """Its shell text is run as it is, with this checkout as branch and one that differs in one stack as base."""
+    steps = yaml.safe_load((PROJECT / "docs/examples/review.yaml").read_text())["jobs"]["review"]["steps"]
+    text = next(step["run"] for step in steps if step.get("id") == "review")
+    base, branch = tmp_path / "base", tmp_path / "branch"
+    for folder in (base, branch):
+        folder.mkdir()
+        for name in ("catalog", "patches"):
+            (folder / name).symlink_to(PROJECT / name)
+        for stack in ("lab", "lab-pool"):
+            (folder / f"Pulumi.{stack}.yaml").write_text((PROJECT / f"Pulumi.{stack}.yaml").read_text())
+    (branch / "fleet").write_text(f'#!/bin/sh\nexec {PROJECT}/fleet "$@"\n')
+    (branch / "fleet").chmod(0o755)
+    changed_file = base / "Pulumi.lab-pool.yaml"
+    changed_file.write_text(changed_file.read_text().replace("max_num_seqs: 8", "max_num_seqs: 4"))
+    output = tmp_path / "output"
+    environment = {**os.environ, "GITHUB_OUTPUT": str(output)}
+    subprocess.run(["bash", "-e", "-c", text], cwd=tmp_path, env=environment, check=True, capture_output=True)
+    assert output.read_text() == f"worst={RESTARTS}\n"
+    assert [path.name for path in (tmp_path / "pages").iterdir()] == ["lab-pool.html"]
+    assert "lab-pool: groups one, two restart" in (tmp_path / "fitting.md").read_text()
