@@ -21,11 +21,12 @@ from ops.review_page import page
 from ops.review_verbs import REFUSED, RESTARTS
 from ops.stacks import CATALOG, planned
 from spec.catalog import read_stack
+from spec.compare import compare
 from spec.conflicts import Claim, find_conflicts
 from spec.difference import flags_of
 from spec.plan import plan_release
 from spec.release import ChainPlan, Release
-from spec.review import GroupReview, NodeReview, ResourceStep, Review, review
+from spec.review import GroupReview, NodeReview, ResourceStep, Review
 
 REFERENCES = CATALOG.references()
 
@@ -38,7 +39,7 @@ def changed(stack: str, **settings: Any) -> Release:
 
 
 def reviewed(before: Release | None, after: Release, *steps: ResourceStep) -> Review:
-    return review(before, after, REFERENCES, steps or None)
+    return compare(before, after, REFERENCES, steps or None)
 
 
 def group(found: Review, name: str) -> GroupReview:
