@@ -7,6 +7,7 @@ from components.model_image import ModelImage
 from components.model_weights import ModelWeights
 from components.node import Node
 from components.task import task
+from spec.handover import held_ports
 from spec.release import GroupPlan, RankPlan, Release
 
 
@@ -46,7 +47,9 @@ def preflight(
                 ],
                 "mounts": [mount.source for mount in rank.mounts],
                 "fabric": node.plan.fabric,
-                "ports": _ports(group) if rank.is_head else [],
+                "floor_percent": release.memory.floor_percent,
+                "gpus": rank.gpus,
+                "ports": list(held_ports(group, rank)),
                 "required_bytes": group.required_bytes,
                 "shared_memory_bytes": node.plan.shared_memory_bytes,
                 "open_files": rank.open_files,
@@ -55,7 +58,3 @@ def preflight(
         parent=parent,
         depends_on=[image.on_node[rank.node], *(one.on_node[rank.node] for one in weights)],
     )
-
-
-def _ports(group: GroupPlan) -> list[int]:
-    return [group.port, group.master_port] if group.serves else [group.master_port]

@@ -19,7 +19,6 @@ def task(
     depends_on: list[pulumi.Resource] | None = None,
     delete_verb: str | None = None,
     triggers: list[Any] | None = None,
-    before_create: pulumi.ResourceHook | None = None,
     secret_answer: bool = False,
     sees_last_answer: bool = False,
 ) -> command.local.Command:
@@ -36,7 +35,6 @@ def task(
         depends_on: what must be there before.
         delete_verb: the task that undoes it when the resource goes.
         triggers: values whose change runs it anew.
-        before_create: hook that runs before.
         secret_answer: the answer is neither shown nor kept in the clear.
         sees_last_answer: it finds its own last answer in the environment, as PULUMI_COMMAND_STDOUT.
     """
@@ -51,7 +49,6 @@ def task(
         opts=pulumi.ResourceOptions(
             parent=parent,
             depends_on=depends_on,
-            hooks=pulumi.ResourceHookBinding(before_create=[before_create]) if before_create else None,
             additional_secret_outputs=["stdout"] if secret_answer else None,
         ),
     )
