@@ -22,7 +22,6 @@ from spec.cluster import Cluster
 from spec.connection import connection_to
 from spec.dockerfile import VERIFY_LABEL, Expected, finished_reference
 from spec.image_plan import base_plan
-from tests.conftest import VllmTree
 from tests.image_archives import HandMade, digest, random_layer, tar_of
 
 _PROJECT = Path(__file__).parents[2]
@@ -384,7 +383,8 @@ def test_this_file_is_about_both_stores(nodes: Nodes) -> None:
     assert Path("/var/lib/docker") == Path(nodes[_OLD].verb("image-missing", **asked)["docker_folder"])
 
 
-def test_buildkit_and_the_classic_builder_make_the_same_files(nodes: Nodes, vllm_tree: VllmTree) -> None:
+@pytest.mark.usefixtures("vllm_tree")
+def test_buildkit_and_the_classic_builder_make_the_same_files(nodes: Nodes) -> None:
     """Docker 20.10 has BuildKit built in; Debian's 26.1 comes without the plugin and has the classic builder alone."""
     chain, expected = read_chain(_PROJECT / "patches" / "lab"), Expected(entrypoint=("python3",), capability=None)
     base, reference = base_plan(chain.description.origin), finished_reference(chain, expected)
