@@ -12,7 +12,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from lab.errors import LabError
-from ops import image_verbs, lab_stack, plan_view
+from ops import bench_verbs, image_verbs, lab_stack, plan_view
 from ops.environment import environment_of, pulumi_environment
 from ops.errors import OperationError
 from ops.golden import write_golden_files
@@ -40,6 +40,7 @@ lab_app = typer.Typer(
 app.add_typer(lab_app, name="lab")
 
 app.add_typer(image_verbs.app, name="image")
+app.add_typer(bench_verbs.app, name="bench")
 
 Json = Annotated[bool, typer.Option("--json", help="Write JSON for programs.")]
 

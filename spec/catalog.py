@@ -12,6 +12,7 @@ from spec.errors import Problem, SpecificationError
 from spec.flags import FlagTable, flag_tables, table_of
 from spec.image import Image
 from spec.model import Model
+from spec.reference import Reference, ReferenceFile
 from spec.yaml_files import Entry, parse, read_yaml
 
 STACK_KEY = "gb10-serving:deployment"
@@ -57,6 +58,15 @@ class Catalog:
                 Problem(file, "chain", name, "there is no such chain", f"use one of: {known}; or add patches/{name}/")
             )
         return read_chain(patches / name)
+
+    def references(self) -> dict[str, tuple[str, Reference]]:
+        """Returns the sources' measured deployments (catalog/references/*.yaml): the file's name and what it says."""
+        found: dict[str, tuple[str, Reference]] = {}
+        for path in sorted((self.folder / "references").glob("*.yaml")):
+            shown = f"{self.folder.name}/references/{path.name}"
+            for name, reference in parse(ReferenceFile, read_yaml(path, shown), shown).references.items():
+                found[name] = (path.stem, reference)
+        return found
 
     def flag_table(self, version: str, file: str) -> FlagTable:
         """Returns catalog/flags/vllm-VERSION.json.
