@@ -12,7 +12,7 @@ class RawAnswer:
     """An answer as it arrived.
 
     Attributes:
-        sent_seconds: when the first byte of the request was written (the generator's monotonic clock).
+        sent_seconds: when the last byte of the request was written (the generator's monotonic clock).
         chunks: time of arrival and bytes of the body.
         status: of HTTP; 0 where none came.
         error: why there is no answer, or no whole one.

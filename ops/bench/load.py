@@ -7,9 +7,11 @@ server's slowness.
 
 import asyncio
 import gc
+import ssl
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import httpx
@@ -45,6 +47,12 @@ class Load:
     late_seconds: float
 
 
+@cache
+def trusted() -> ssl.SSLContext:
+    """Returns whom a client trusts; to read all those certificates anew for each load takes longer than a short one."""
+    return ssl.create_default_context()
+
+
 def run_load(questions: Sequence[Question], headers: dict[str, str], timeout_seconds: float) -> Load:
     """Sends all questions at once, each over a connection that is open already, and waits for all answers."""
     return asyncio.run(_run(questions, headers, timeout_seconds))
@@ -54,7 +62,9 @@ async def _run(questions: Sequence[Question], headers: dict[str, str], timeout_s
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     # A proxy set on this machine is for the outside.
     plain = {"Accept-Encoding": "identity", **headers}
-    async with httpx.AsyncClient(limits=limits, timeout=timeout_seconds, headers=plain, trust_env=False) as client:
+    async with httpx.AsyncClient(
+        limits=limits, timeout=timeout_seconds, headers=plain, trust_env=False, verify=trusted()
+    ) as client:
         await asyncio.gather(*(_open(client, question.base_url) for question in questions))
         late: list[float] = []
         sampler = asyncio.create_task(_sample_lateness(late))
@@ -87,7 +97,7 @@ async def _ask(client: httpx.AsyncClient, question: Question) -> RawAnswer:
     sent = [time.monotonic()]
 
     async def note(event: str, _: dict[str, Any]) -> None:
-        if event == "http11.send_request_headers.started":
+        if event == "http11.send_request_body.complete":
             sent[0] = time.monotonic()
 
     chunks: list[tuple[float, bytes]] = []

@@ -164,7 +164,8 @@ def fabric_faults(nodes: dict[str, ObservedNode], used: dict[str, NodeUse]) -> l
             continue
         found.append(
             f"{name} moved {over:,} bytes over {', '.join(node.rails)} and {busiest[1]:,} over "
-            f"{busiest[0] or 'others'}: its group does not use the fabric that the stack asks for. `./fleet fabric check` shows why; compare "
+            f"{busiest[0] or 'others'}: its group does not use the fabric that the stack asks "
+            "for. `./fleet fabric check` shows why; compare "
             "interface names and NCCL_NET"
         )
     return found

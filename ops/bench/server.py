@@ -3,12 +3,13 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import httpx
 
 from ops.bench.answers import AnswerError, logprob_fault, text_fault
-from ops.bench.load import Question
+from ops.bench.load import Question, trusted
 from ops.errors import OperationError
 
 _SHORT_SECONDS = 30
@@ -124,12 +125,11 @@ class Server:
         if "logprobs" in self.refused:
             del body["logprobs"]
         try:
-            response = httpx.post(
+            response = _client().post(
                 f"{self.base_url}/chat/completions",
                 json=body,
                 headers=self.headers,
                 timeout=timeout_seconds,
-                trust_env=False,
             )
         except httpx.HTTPError as error:
             raise AnswerError(f"{type(error).__name__}: {error}") from None
@@ -205,12 +205,11 @@ def _with_extras(server: Server, wanted: dict[str, Any]) -> Server:
 
 def _refusal(server: Server, extras: dict[str, Any]) -> str | None:
     try:
-        response = httpx.post(
+        response = _client().post(
             f"{server.base_url}/chat/completions",
             json=server.question("Hello", 1).body | extras,
             headers=server.headers,
             timeout=_SHORT_SECONDS * 10,
-            trust_env=False,
         )
     except httpx.HTTPError as error:
         raise OperationError(f"{server.base_url} does not answer a chat completion: {error!r}") from None
@@ -221,9 +220,15 @@ def _refusal(server: Server, extras: dict[str, Any]) -> str | None:
     return None
 
 
+@cache
+def _client() -> httpx.Client:
+    # A proxy set on this machine is for the outside.
+    return httpx.Client(verify=trusted(), trust_env=False)
+
+
 def _get(url: str, headers: dict[str, str]) -> Any:
     try:
-        response = httpx.get(url, headers=headers, timeout=_SHORT_SECONDS, trust_env=False)
+        response = _client().get(url, headers=headers, timeout=_SHORT_SECONDS)
         response.raise_for_status()
         return response.json()
     except httpx.HTTPStatusError as error:
@@ -245,7 +250,7 @@ def _root(base_url: str) -> str:
 
 def _counters(root: str, headers: dict[str, str]) -> Counters:
     try:
-        response = httpx.get(f"{root}/metrics", headers=headers, timeout=_SHORT_SECONDS, trust_env=False)
+        response = _client().get(f"{root}/metrics", headers=headers, timeout=_SHORT_SECONDS)
         response.raise_for_status()
     except httpx.HTTPError:
         return Counters()  # that nothing could be counted is part of the result

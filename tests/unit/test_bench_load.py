@@ -8,7 +8,7 @@ from ops.bench.answers import read_answer
 from ops.bench.load import Question, run_load
 from tests.known_server import Behaviour, known_server
 
-_FIRST_SECONDS, _RATE, _TOKENS = 1.0, 25.0, 50
+_FIRST_SECONDS, _RATE, _TOKENS = 2.0, 20.0, 50
 _ALLOWED = 0.02
 
 
@@ -40,7 +40,7 @@ def test_the_generator_reports_what_the_server_did(streams: int) -> None:
     )
     assert statistics.median(first) == pytest.approx(1, abs=_ALLOWED)
     assert statistics.median(rate) == pytest.approx(1, abs=_ALLOWED)
-    assert 0 < load.processor_share
+    assert load.processor_share > 0
     assert all(answer.tokens == _TOKENS for answer in answers.values())
 
 
