@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import yaml
-from bench.nodes import BenchNode, virtual_nodes
 
+from bench.nodes import BenchNode, virtual_nodes
 from lab.parts import make_parts
 from ops.image_building import Builder, build_step, build_verified, ensure_base
 from ops.image_sharing import SharedImage, share_image

@@ -29,7 +29,7 @@ class Deployment(pulumi.ComponentResource):
         nodes = {name: Node(name, plan, release.storage_folder, child) for name, plan in release.nodes.items()}
         rank_nodes = {name: nodes[name] for name in release.rank_nodes}
         image = ModelImage("image", release.image, nodes[release.image.build_on], rank_nodes, child)
-        weights = [ModelWeights(f"weights-{plan.name}", plan, rank_nodes, child) for plan in release.weights]
+        weights = [ModelWeights(plan, rank_nodes, child) for plan in release.weights]
         self.groups = {
             group.name: ServingGroup(group.name, release, group, nodes, image, weights, hooks, child)
             for group in release.groups

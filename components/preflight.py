@@ -39,8 +39,7 @@ def preflight(
                 },
                 "weights": [
                     {
-                        "folder": one.plan.folder,
-                        "revision": one.plan.revision,
+                        **one.plan.receipt_request,
                         "manifest": one.manifest[rank.node],
                     }
                     for one in weights

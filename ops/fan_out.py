@@ -120,6 +120,8 @@ class FanOut:
         self._events: queue.Queue[tuple[Member, NodeSession, dict[str, Any]]] = queue.Queue()
         self._round_number = 0
         self._degree = degree
+        self._source_is_ready = False
+        self._lost_file: str | None = None
         self._over = threading.Event()
         self._life = threading.Thread(target=self._show_life, daemon=True)
         self._told = self._round_started = time.monotonic()
@@ -143,10 +145,12 @@ class FanOut:
         Raises:
             OperationError: some receiver could not be served; the others have been.
         """
+        # Asked at once with the receivers, which saves a second; whether it answers matters once somebody lacks a file.
+        self._open(self._source, "send", self._source_folder)
         self._open_receivers(list(self._members.values()))
         self._require_all_open()
         while self._next_members():
-            self._open_source()
+            self._wait_for_source()
             self._choose_shape(self._taking_part())
             self._run_round(self._taking_part())
         failures = [member.failed for member in self._members.values() if member.failed]
@@ -189,10 +193,13 @@ class FanOut:
                 member, session, event = self._events.get(timeout=left)
             except queue.Empty:
                 return None
-            if session is member.session:
-                if event["event"] == "ended":
-                    member.session = None
-                return member, event
+            if session is not member.session:
+                continue
+            if event["event"] == "ended":
+                member.session = None
+            if event["event"] == "ready":
+                member.cores = event["cores"]
+            return member, event
         return None
 
     def _open_receivers(self, members: list[Member]) -> None:
@@ -223,6 +230,9 @@ class FanOut:
                 self._report(f"waiting for {', '.join(sorted(waiting))} to look at what is there")
                 continue
             member, event = found
+            if member is self._source:
+                self._note_source(event)
+                continue
             if event["event"] == "ended":
                 self._lost(member, event["reason"], final=True)
             elif event["event"] == "busy":
@@ -247,25 +257,26 @@ class FanOut:
         if failures:
             raise OperationError("\n".join(["nothing was moved:", *failures]))
 
-    def _open_source(self) -> None:
-        if self._source.session:
-            return
-        self._open(self._source, "send", self._source_folder)
-        while True:
-            found = self._next_event(_TELL_SECONDS)
-            if found is None or found[0] is not self._source:
-                if found and found[1]["event"] == "ended":
-                    self._lost(found[0], found[1]["reason"])
-                continue
-            if found[1]["event"] == "ready":
-                self._source.cores = found[1]["cores"]
-                return
-            self._source_is_gone(found[1])
+    def _note_source(self, event: dict[str, Any]) -> None:
+        """Keeps what the source says while somebody else is waited for."""
+        self._source_is_ready |= event["event"] == "ready"
+        if event["event"] == "ended":
+            self._source.failed = event["reason"] or "it ended"
 
-    def _source_is_gone(self, event: dict[str, Any]) -> None:
-        raise OperationError(
-            f"the source failed: {event.get('reason') or 'it ended'}. What has arrived stays: repeat to go on there"
-        )
+    def _wait_for_source(self) -> None:
+        while not self._source_is_ready and not self._source.failed:
+            found = self._next_event(_TELL_SECONDS)
+            if found is None:
+                self._report(f"waiting for {self._source.node}, which has the files")
+            elif found[0] is self._source:
+                self._note_source(found[1])
+            elif found[1]["event"] == "ended":
+                self._lost(found[0], found[1]["reason"])
+        if self._source.failed:
+            self._source_is_gone(self._source.failed)
+
+    def _source_is_gone(self, reason: str) -> None:
+        raise OperationError(f"the source failed: {reason}. What has arrived stays: repeat to go on there")
 
     def _send(self, member: Member, command: dict[str, Any]) -> None:
         if member.session:
@@ -428,8 +439,7 @@ class FanOut:
             member.wrong[index] = member.wrong.get(index, 0) + 1
             self._report(f"{member.node}: {self._files[index].path} arrived with a wrong byte")
         elif event["kind"] == "lost" and member is self._source:
-            self._source.wrong[event["index"]] = _CHANCES
-            self._source.failed = f"{self._source.node}: {self._files[event['index']].path}: {event['reason']}"
+            self._lost_file = f"{self._source.node}: {self._files[event['index']].path}: {event['reason']}"
 
     def _settle(self, breaks: list[Break], members: list[Member]) -> None:
         """Decides who broke the round, and leaves just that node out."""
@@ -437,7 +447,7 @@ class FanOut:
             return
         culprit = guilty(breaks, [member.node for member in members])
         if culprit.node == self._source.node and culprit.node not in {member.node for member in members}:
-            self._source_is_gone({"reason": culprit.reason})
+            self._source_is_gone(culprit.reason)
         member = self._members[culprit.node]
         if culprit.who == "self":
             reason = culprit.reason if culprit.reason.startswith(member.node) else f"{member.node}: {culprit.reason}"
@@ -456,10 +466,9 @@ class FanOut:
 
     def _judge_wrong_files(self, members: list[Member]) -> None:
         """Ends the transfer of a file whose second copy was wrong as well, or that the source cannot give."""
-        if self._source.failed:
+        if self._lost_file:
             raise OperationError(
-                f"{self._source.failed}. It was changed since the manifest was made: make a new one. "
-                "What has arrived stays"
+                f"{self._lost_file}. It was changed since the manifest was made: make a new one. What has arrived stays"
             )
         for member in members:
             for index, times in member.wrong.items():
@@ -472,6 +481,8 @@ class FanOut:
         found = None
         while found is None or found[0] is not self._source or found[1]["event"] not in ("hashed", "ended"):
             found = self._next_event(_TELL_SECONDS)
+        if found[1]["event"] == "ended":
+            self._source_is_gone(found[1]["reason"] or "it ended")
         said = found[1].get("sha256")
         if said == file.sha256:
             cause = (

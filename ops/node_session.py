@@ -44,7 +44,7 @@ class NodeSession:
         self.node = node
         self._connection = connection
         self._command = (
-            [sys.executable, "-B", "-m", module, verb]
+            [sys.executable, "-S", "-m", module, verb]
             if connection is None
             else session_command(connection, storage_folder, module, verb)
         )

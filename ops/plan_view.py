@@ -9,7 +9,7 @@ from ops.errors import OperationError
 from spec.arithmetic import Range
 from spec.memory import MemoryPlan
 from spec.origin import Origin
-from spec.release import GroupPlan, RankPlan, Release
+from spec.release import GroupPlan, RankPlan, Release, WeightsPlan
 from spec.rules import FIRST, RULES
 
 _GIB = 1 << 30
@@ -25,7 +25,8 @@ def show(release: Release) -> None:
     for step in release.image.chain.steps if release.image.chain else ():
         console.print(f"           {step.name} {step.identity[:16]}")
     for plan in release.weights:
-        console.print(f"  weights  {plan.name} {plan.revision[:16]} in {plan.folder}, ranks see {plan.target}")
+        console.print(f"  weights  {plan.name} {plan.revision[:16]} in {plan.folder}, ranks see {plan.path}")
+        console.print(f"           from {_origin_of(plan)}; manifest {plan.manifest or 'not pinned'}", markup=False)
     for group in release.groups:
         _show_group(console, group, release)
     _show_findings(console, release)
@@ -91,6 +92,16 @@ def find_rank(release: Release, name: str) -> RankPlan:
     if name not in known:
         raise OperationError(f"--docker {name}: the stack {release.stack} has the ranks {', '.join(known)}")
     return known[name]
+
+
+def _origin_of(plan: WeightsPlan) -> str:
+    source = plan.source
+    if source.kind == "controller":
+        return f"the controller, {source.folder}"
+    if source.kind == "nfs":
+        return f"the share {source.export}, read in place"
+    node = source.connection.node if source.connection else ""
+    return f"{node}, {f'downloaded from {plan.repository}' if source.kind == 'huggingface' else source.folder}"
 
 
 def _show_group(console: Console, group: GroupPlan, release: Release) -> None:

@@ -6,13 +6,16 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import IO, Any
 
+from ops.diagnosis import LastWords, diagnosis
 from ops.errors import OperationError
 from ops.remote import node_command, run_on_node
 from spec.connection import Connection
 
+_SHOWN_LINES = 30
 _PROGRESS_SECONDS = 15
 _LEAST_RAIL_BYTES = 4096
 
@@ -82,10 +85,24 @@ def wait_until_ready(request: dict[str, Any]) -> dict[str, Any]:
     watches = [_start_watch(rank, request, events) for rank in ranks]
     try:
         return _follow(request, ranks, events)
+    except OperationError as error:
+        raise _explained(request, ranks, error) from None
     finally:
         for watch in watches:
             watch.kill()
             watch.wait()
+
+
+def _explained(request: dict[str, Any], ranks: list[WatchedRank], error: OperationError) -> OperationError:
+    """Returns the error with cause and way out, where what any of the ranks said shows a known failure."""
+    with ThreadPoolExecutor(max_workers=len(ranks)) as pool:  # a node that is off must not make the others wait
+        list(pool.map(lambda rank: _ask_again(request, rank), ranks))
+    ended_first = sorted(ranks, key=lambda rank: rank.state == "running")
+    said = [
+        LastWords(rank.name, rank.last_lines, rank.exit_code if rank.state == "ended" else None) for rank in ended_first
+    ]
+    known = diagnosis([LastWords("the message above", str(error).splitlines()), *said])
+    return OperationError(f"{error}\n{known}") if known else error
 
 
 def _watched(plan: dict[str, Any]) -> WatchedRank:
@@ -205,7 +222,7 @@ def _report(request: dict[str, Any], rank: WatchedRank) -> dict[str, Any]:
 
 
 def _words_of(rank: WatchedRank) -> str:
-    return f"Last lines of {rank.name}:\n" + "\n".join(f"    {line}" for line in rank.last_lines)
+    return f"Last lines of {rank.name}:\n" + "\n".join(f"    {line}" for line in rank.last_lines[-_SHOWN_LINES:])
 
 
 def _tell_progress(group: str, ranks: list[WatchedRank], seconds: float) -> None:

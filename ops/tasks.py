@@ -6,22 +6,18 @@ to standard error. Exit codes: 0 done, 1 not done and why, 2 no such verb.
 
 import json
 import sys
-import tarfile
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 from ops import image_tasks
 from ops.errors import OperationError
-from ops.places import cache_folder
 from ops.readiness import wait_until_ready
 from ops.remote import run_on_node
-from runtime.common.weights_manifest import manifest_hash, manifest_of
+from ops.transfers import Party
+from ops.weights import Delivery, bring
 from spec.connection import Connection
-
-_LONG_SECONDS = 4 * 3600
-_LAB_HINT = "For the virtual fabric `./fleet lab up` makes it"
+from spec.release import WeightsPlan
 
 
 def node_facts(request: dict[str, Any]) -> Any:
@@ -30,30 +26,35 @@ def node_facts(request: dict[str, Any]) -> Any:
 
 
 def weights(request: dict[str, Any]) -> Any:
-    """Copies the weights to the node unless its receipt vouches for the same revision and content.
+    """Brings the weights of a model to all nodes of the deployment; nothing is done where receipts vouch for them.
 
     Args:
-        request: `connection`, `storage_folder`, `source` (folder below our cache folder), `repository` (where they are
-            published, if they are), `folder`, `revision`.
+        request: `plan` (a WeightsPlan), `storage_folder`, `nodes` (each `connection`, `address`, `switch`).
     """
-    source = cache_folder() / request["source"]
-    if not source.is_dir():
+    plan = WeightsPlan.model_validate(request["plan"])
+    storage = request["storage_folder"]
+    connections = [Connection.model_validate(node["connection"]) for node in request["nodes"]]
+    parties = {
+        connection.node: Party(connection.node, connection, storage, node["address"], node["switch"])
+        for connection, node in zip(connections, request["nodes"], strict=True)
+    }
+    brought = bring(Delivery(plan, storage, parties), lambda text: print(text, file=sys.stderr, flush=True))
+    return {"manifest": brought.manifest, "size_bytes": brought.size_bytes}
+
+
+def weights_receipt(request: dict[str, Any]) -> Any:
+    """Reads the receipt of a node.
+
+    Args:
+        request: `connection`, `storage_folder`, and a plan's `receipt_request`.
+    """
+    found = _on_node(request, "weights-status", request)
+    if not found["complete"]:
+        node = request["connection"]["node"]
         raise OperationError(
-            f"the weights are not on this controller: {source} does not exist. {_weights_hint(request)}"
+            f"{node}: {request['folder']} is not complete: {found['why']}. `./fleet weights sync STACK` mends it"
         )
-    manifest = manifest_of(source)
-    wanted = {"complete": True, "manifest": manifest_hash(manifest), "why": None}
-    asked = {"folder": request["folder"], "revision": request["revision"]}
-    if _on_node(request, "weights-status", asked) != wanted:
-        _progress(request, f"sending {len(manifest)} files to {request['folder']}")
-        _on_node(
-            request,
-            "weights-receive",
-            {**asked, "manifest": manifest},
-            payload=tar_stream(source),
-            seconds=_LONG_SECONDS,
-        )
-    return {"manifest": wanted["manifest"]}
+    return {"manifest": found["manifest"], "size_bytes": found["size_bytes"]}
 
 
 def preflight(request: dict[str, Any]) -> Any:
@@ -84,6 +85,7 @@ TASKS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "image-share": image_tasks.share,
     "image-on-node": image_tasks.on_node,
     "weights": weights,
+    "weights-receipt": weights_receipt,
     "preflight": preflight,
     "claim": claim,
     "release-claim": release_claim,
@@ -105,13 +107,6 @@ def main() -> int:
     return 0
 
 
-def _weights_hint(request: dict[str, Any]) -> str:
-    if request["repository"] is None:
-        return _LAB_HINT
-    folder = cache_folder() / request["source"]
-    return f"Fetch them: `hf download {request['repository']} --revision {request['revision']} --local-dir {folder}`"
-
-
 def _connection(request: dict[str, Any]) -> Connection:
     return Connection.model_validate(request["connection"])
 
@@ -120,10 +115,9 @@ def _on_node(
     request: dict[str, Any],
     verb: str,
     asked: dict[str, Any],
-    payload: Iterator[bytes] | tuple[()] = (),
     seconds: int = 120,
 ) -> dict[str, Any]:
-    return run_on_node(_connection(request), request["storage_folder"], verb, asked, payload, seconds)
+    return run_on_node(_connection(request), request["storage_folder"], verb, asked, timeout_seconds=seconds)
 
 
 def _claim_request(request: dict[str, Any]) -> dict[str, Any]:
@@ -132,22 +126,6 @@ def _claim_request(request: dict[str, Any]) -> dict[str, Any]:
 
 def _progress(request: dict[str, Any], text: str) -> None:
     print(f"{request['connection']['node']}: {text}", file=sys.stderr, flush=True)
-
-
-def tar_stream(folder: Path) -> Iterator[bytes]:
-    """Yields the folder as a tar, without holding more than one chunk of a file in memory."""
-    chunk_bytes = 1 << 20
-    for path in sorted(folder.rglob("*")):
-        if not path.is_file():
-            continue
-        member = tarfile.TarInfo(path.relative_to(folder).as_posix())
-        member.size = path.stat().st_size
-        yield member.tobuf(format=tarfile.PAX_FORMAT)
-        with path.open("rb") as file:
-            while chunk := file.read(chunk_bytes):
-                yield chunk
-        yield bytes(-member.size % tarfile.BLOCKSIZE)
-    yield bytes(2 * tarfile.BLOCKSIZE)
 
 
 if __name__ == "__main__":

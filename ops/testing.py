@@ -16,7 +16,7 @@ from ops.toolchain import ensure_toolchain
 LEVELS = ("lint", "types", "unit", "graph", "patches", "engine", "lab")
 _NEED_ENGINE = {"engine", "lab"}
 _PYTHON = [sys.executable, "-m"]
-_SOURCES = ("__main__.py", "spec", "components", "runtime", "ops", "lab", "tests", "tools")
+_SOURCES = ("__main__.py", "spec", "components", "runtime", "ops", "lab", "bench", "tests", "tools")
 
 
 def run_tests(levels: Sequence[str]) -> int:

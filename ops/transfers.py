@@ -3,7 +3,6 @@
 import queue
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import Any
 
 from ops.errors import OperationError
@@ -109,8 +108,7 @@ def fan_out(
             file. Receivers that could be served have been served.
     """
     _require_distinct(source, receivers)
-    for file in files:
-        _require_inside(file.path)
+    _require_paths(files)
     with FanOut(source, source_folder, receivers, files, report) as transfer:
         return {
             node: Received(
@@ -195,7 +193,15 @@ def _require_distinct(source: Party, receivers: Sequence[Receiver]) -> None:
         seen.add(receiver.party.node)
 
 
+def _require_paths(files: Sequence[TransferFile]) -> None:
+    seen = set()
+    for file in files:
+        _require_inside(file.path)
+        if file.path in seen:
+            raise OperationError(f"{file.path!r} is twice in the list of files: name each file once")
+        seen.add(file.path)
+
+
 def _require_inside(path: str) -> None:
-    parts = PurePosixPath(path).parts
-    if not parts or path.startswith("/") or ".." in parts:
+    if path.startswith("/") or not {"", ".", ".."}.isdisjoint(path.split("/")):
         raise OperationError(f"{path!r} in the list of files leads out of the folder: paths are relative, without `..`")

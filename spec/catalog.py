@@ -9,6 +9,7 @@ from spec.chain import PatchChain
 from spec.chain_files import read_chain
 from spec.cluster import Cluster, Hardware
 from spec.errors import Problem, SpecificationError
+from spec.failures import Failure, FailureFile
 from spec.flags import FlagTable, flag_tables, table_of
 from spec.image import Image
 from spec.model import Model
@@ -23,7 +24,8 @@ class Catalog:
     """The folder that holds what deployments are made of, one YAML file an entry.
 
     Attributes:
-        folder: holds the folders clusters, hardware, images and models; the image chains are in patches/ beside it.
+        folder: holds the folders clusters, failures, flags, hardware, images and models; the image chains are in
+            patches/ beside it.
     """
 
     folder: Path
@@ -77,6 +79,23 @@ class Catalog:
         """
         tables = {path.name: json.loads(path.read_text()) for path in (self.folder / "flags").glob("*.json")}
         return table_of(flag_tables(tables), version, file, "flag_table")
+
+    def failures(self) -> dict[str, Failure]:
+        """Returns the known failures of catalog/failures/*.yaml, by id.
+
+        Raises:
+            SpecificationError: a file is not readable, or an id stands in two of them.
+        """
+        found: dict[str, Failure] = {}
+        for path in sorted((self.folder / "failures").glob("*.yaml")):
+            shown = f"{self.folder.name}/failures/{path.name}"
+            entries = parse(FailureFile, read_yaml(path, shown), shown).root
+            for key in found.keys() & entries.keys():
+                raise SpecificationError(
+                    Problem(shown, key, None, "another file of this folder has this id too", "choose another id")
+                )
+            found |= entries
+        return found
 
     def _entry(self, kind: str, name: str, entry: type[Entry]) -> Entry:
         path = self.folder / kind / f"{name}.yaml"

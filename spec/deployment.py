@@ -11,6 +11,7 @@ from spec.executors import Executor
 from spec.fabric import Fabric
 from spec.quantity import Bytes
 from spec.speculative import Mtp
+from spec.weights import WeightsChoice
 
 
 class DflashChoice(Strict):
@@ -75,6 +76,7 @@ class DeploymentConfig(Strict):
         executor: how ranks are started.
         engine: the engine's arguments.
         speculative: who drafts tokens; nobody if absent.
+        weights: where the files of the model or the drafter come from, by its name; the controller if absent.
         memory: what must be free on a node.
         image_build: how the image of a chain is built and kept.
         across_switches: a group may lie on both sides of a link between switches.
@@ -94,6 +96,7 @@ class DeploymentConfig(Strict):
     executor: Executor = "mp"
     engine: Engine
     speculative: Annotated[Mtp | DflashChoice, Field(discriminator="method")] | None = None
+    weights: dict[Name, WeightsChoice] = {}
     memory: Memory = Memory()
     readiness: Readiness = Readiness()
     image_build: ImageBuild = ImageBuild()

@@ -54,6 +54,8 @@ class Model(Strict):
         served_name: the name under which clients ask for it; none for a drafter, which nobody asks for.
         architecture: what it is made of.
         source: where the files of a published checkpoint come from.
+        manifest: hash of its files, as `./fleet weights manifest` prints it; verified on every node where it is given,
+            so that a preview, which sees no files, pins their content.
         trained: how the lab makes the files instead.
         licence: of published weights.
         checkpoint: the published files.
@@ -64,6 +66,7 @@ class Model(Strict):
     served_name: str | None = None
     architecture: Architecture
     source: Source | None = None
+    manifest: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
     trained: Training | None = None
     licence: Licence | None = None
     checkpoint: Checkpoint | None = None
@@ -75,6 +78,12 @@ class Model(Strict):
         published = (self.source, self.licence, self.checkpoint)
         if (self.trained is None) != all(published) or (self.trained and any(published)):
             raise ValueError("a published model has source, licence and checkpoint; one of the lab has trained")
+        return self
+
+    @model_validator(mode="after")
+    def _what_is_trained_has_no_manifest(self) -> "Model":
+        if self.trained and self.manifest:
+            raise ValueError("what the lab trains differs from machine to machine: a manifest cannot be pinned for it")
         return self
 
     @model_validator(mode="after")

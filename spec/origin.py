@@ -13,6 +13,7 @@ from spec.nccl import VARIABLES
 from spec.release import RankPlan, Release
 from spec.render import launch_of
 from spec.situation import Situation
+from spec.weights import OFFLINE
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ def _flag_origins(situation: Situation, rank: RankPlan, name: str, flag: str) ->
 def _variable_origins(situation: Situation, rank: RankPlan, name: str, variable: str) -> list[Origin]:
     group = next(group for group, nodes in situation.config.groups.items() if rank.node in nodes)
     layers = [
+        ("the plan of the weights: all that a rank needs is on its node", OFFLINE),
         (f"{situation.image_file}: environment/{variable}", situation.image.environment),
         (f"{situation.file}: config/{STACK_KEY}/environment/{variable}", situation.config.environment),
         (

@@ -14,7 +14,9 @@ from spec.model import Model
 from spec.release import NodePlan, Release, WeightsPlan
 from spec.render import render_group
 from spec.rules import FIRST, RULES, Estimate
-from spec.situation import DRAFTER_FOLDER, MODEL_FOLDER, Situation, look_up
+from spec.situation import Situation, look_up
+from spec.weights import DRAFTER_FOLDER, MODEL_FOLDER
+from spec.weights_plan import weights_plan
 from spec.yaml_files import parse
 
 
@@ -99,7 +101,7 @@ def _weights_plans(situation: Situation) -> tuple[WeightsPlan, ...]:
     return tuple(plans)
 
 
-def _weights_plan(situation: Situation, name: str, model: Model, target: str) -> WeightsPlan:
+def _weights_plan(situation: Situation, name: str, model: Model, mounted: str) -> WeightsPlan:
     if model.revision is None:
         raise SpecificationError(
             Problem(
@@ -110,14 +112,7 @@ def _weights_plan(situation: Situation, name: str, model: Model, target: str) ->
                 "give the commit of the repository, 40 hexadecimal digits",
             )
         )
-    return WeightsPlan(
-        name=name,
-        revision=model.revision,
-        repository=model.source.repository if model.source else None,
-        source=f"models/{model.revision}",
-        folder=f"{situation.cluster.storage_folder}/weights/{name}/{model.revision[:16]}",
-        target=target,
-    )
+    return weights_plan(situation, name, model, mounted)
 
 
 def _node_plan(situation: Situation, name: str) -> NodePlan:

@@ -1,6 +1,6 @@
 """A Release: one deployment resolved to plain data, down to every rank's command line, with one hash."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -129,24 +129,64 @@ class ImagePlan(Strict):
     version: str
 
 
+class WeightsSource(Strict):
+    """Where weights come from.
+
+    Attributes:
+        kind: `controller`, `node`, `huggingface` (a download on a node) or `nfs` (a share that all nodes have).
+        folder: on the controller a path, relative ones below its cache folder; else on the node; for a download the
+            client's cache folder.
+        connection, address, switch: of the node; none for the controller and a share.
+        python, endpoint: of a download: a program with the client, a mirror.
+        export: of a share, `SERVER:/PATH`.
+    """
+
+    kind: Literal["controller", "node", "huggingface", "nfs"]
+    folder: str
+    connection: Connection | None = None
+    address: str | None = None
+    switch: str | None = None
+    python: str | None = None
+    endpoint: str | None = None
+    export: str | None = None
+
+
 class WeightsPlan(Strict):
     """The files of a model or of a drafter.
 
     Attributes:
         name: of its catalogue entry.
-        revision: identity of the files.
+        revision: identity of the files by their publisher.
         repository: where they are published; none for what the lab makes.
-        source: folder below the controller's cache folder.
+        manifest: hash of all that a rank sees of them, where the catalogue pins it.
+        layout: a flat folder, or a repository's folder in the cache of Hugging Face.
+        size_bytes: what the catalogue says of their size.
+        requires, required_files: kinds of files, and names, without which the deployment cannot serve.
+        source: where they come from.
         folder: where they lie on every node.
-        target: where a rank finds them.
+        receipt: file on every node that vouches for them.
+        target: where they are mounted in a rank.
+        path: what the engine is pointed to, `target` or a folder in it.
     """
 
     name: str
     revision: str
     repository: str | None
-    source: str
+    manifest: str | None
+    layout: Literal["flat", "huggingface"]
+    size_bytes: int | None
+    requires: tuple[Literal["config", "tokenizer", "chat_template"], ...]
+    required_files: tuple[str, ...]
+    source: WeightsSource
     folder: str
+    receipt: str
     target: str
+    path: str
+
+    @property
+    def receipt_request(self) -> dict[str, Any]:
+        """What a node must know in order to read its receipt, as plain data."""
+        return self.model_dump(mode="json", include={"folder", "receipt", "revision", "requires", "required_files"})
 
 
 class GroupPlan(Strict):

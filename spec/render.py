@@ -8,8 +8,9 @@ from spec.executors import Launch, Start, start
 from spec.fabric import fabric_environment
 from spec.release import GroupPlan, ImagePlan, Mount, RankPlan, WeightsPlan
 from spec.rules import Estimate
-from spec.situation import MODEL_FOLDER, Situation
+from spec.situation import Situation
 from spec.speculative import Mtp, sglang_speculative_arguments, speculative_arguments
+from spec.weights import OFFLINE
 
 _SGLANG_NAMES = {"--max-model-len": "--context-length"}
 """The one argument that every stack has and that SGLang calls otherwise; the rules see to the rest."""
@@ -39,7 +40,7 @@ def render_group(
         hash=content_hash(
             {
                 "image": image.reference,
-                "weights": [plan.revision for plan in weights],
+                "weights": [[plan.revision, plan.manifest] for plan in weights],
                 "ranks": [rank.model_dump(mode="json") for rank in ranks],
             }
         ),
@@ -83,7 +84,7 @@ def launch_of(situation: Situation, group: str, rank: int) -> Launch:
     rail = config.fabric.rails[0]
     return Launch(
         program=("python3", config.job) if config.job else situation.image.entrypoint,
-        model=MODEL_FOLDER,
+        model=situation.model_path,
         served_name=str(situation.model.served_name),
         group=f"{situation.stack}-{group}",
         port=config.port,
@@ -105,8 +106,9 @@ def _command(started: Start) -> tuple[str, ...]:
 
 
 def _environment(situation: Situation, node: Node, started: Start) -> dict[str, str]:
-    """Later ones win: what the image needs, what the stack adds, what the executor and the fabric demand."""
+    """Later ones win: no internet, what the image needs, what the stack adds, what executor and fabric demand."""
     return {
+        **OFFLINE,
         **situation.image.environment,
         **situation.config.environment,
         **started.environment,

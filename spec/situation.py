@@ -12,10 +12,7 @@ from spec.flags import FlagTable
 from spec.image import Image, Registry
 from spec.model import Model
 from spec.speculative import DFlash, Mtp
-
-MODEL_FOLDER = "/model"
-DRAFTER_FOLDER = "/drafter"
-"""Where a rank finds the weights, whatever the node calls the folders."""
+from spec.weights import DRAFTER_FOLDER, MODEL_FOLDER, FromController, WeightsChoice, path_in_container
 
 
 @dataclass(frozen=True)
@@ -84,16 +81,26 @@ class Situation:
         """Accelerators of one stage of a group."""
         return self.world_size(group) // self.config.engine.pipeline_parallel_size
 
+    def weights_choice(self, name: str) -> WeightsChoice:
+        """Returns where the weights of a model or drafter come from."""
+        return self.config.weights.get(name, FromController())
+
+    @property
+    def model_path(self) -> str:
+        """The folder with the model's config.json, as a rank sees it."""
+        return path_in_container(self.weights_choice(self.config.model), self.model, MODEL_FOLDER)
+
     @cached_property
     def speculative(self) -> Mtp | DFlash | None:
         """What drafts tokens, as the engine is told it."""
         choice = self.config.speculative
         if not isinstance(choice, DflashChoice):
             return choice
+        assert self.drafter is not None
         return DFlash(
             method="dflash",
             draft_tokens=choice.draft_tokens,
-            drafter=DRAFTER_FOLDER,
+            drafter=path_in_container(self.weights_choice(choice.drafter), self.drafter, DRAFTER_FOLDER),
             attention_backend=choice.attention_backend,
         )
 

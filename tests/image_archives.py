@@ -8,6 +8,7 @@ import random
 import subprocess
 import tarfile
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 
@@ -22,6 +23,7 @@ def tar_of(files: dict[str, bytes]) -> bytes:
     return buffer.getvalue()
 
 
+@cache
 def random_layer(name: str, size_bytes: int) -> bytes:
     """Returns a layer of one file that does not compress; the same name gives the same bytes."""
     return tar_of({name: random.Random(name).randbytes(size_bytes)})

@@ -107,7 +107,7 @@ def kill_some(processes: Callable[[], list[int]], chance: random.Random, delay_s
     """Kills, after the first of them was seen and a delay, the first, all or one of the processes."""
     end = time.monotonic() + 5
     while not processes() and time.monotonic() < end:
-        time.sleep(0.005)
+        time.sleep(0.02)
     time.sleep(delay_seconds)
     found = processes()
     victims = chance.choice([found[:1], found, [chance.choice(found)] if found else []])

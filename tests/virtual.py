@@ -23,6 +23,7 @@ from spec.catalog import STACK_KEY, Catalog
 from spec.cluster import Cluster
 from spec.connection import connection_to
 from spec.plan import plan_release
+from tests.checkpoints import checkpoint, write_flat
 
 PROJECT = Path(__file__).parents[1]
 FABRIC = "test"
@@ -162,6 +163,11 @@ class Project:
     def preview(self, stack: str) -> Run:
         return self.pulumi("preview", "--stack", stack)
 
+    def preview_of(self, stack: str, deployment: dict[str, Any]) -> Run:
+        """Writes the stack file and previews it."""
+        self.write(stack, deployment)
+        return self.preview(stack)
+
     def destroy(self, stack: str) -> Run:
         return self.pulumi("destroy", "--yes", "--skip-preview", "--stack", stack)
 
@@ -230,7 +236,7 @@ def make_catalog(folder: Path, identity_file: Path) -> Path:
     shutil.copytree(PROJECT / "catalog", folder)
     (folder.parent / "patches").symlink_to(PROJECT / "patches")
     model = yaml.safe_load((folder / "models" / "lab.yaml").read_text())
-    model["trained"]["seed"] = 1
+    model["trained"]["seed"] = 2
     model["probes"] = [
         {"prompt": "What is 17 x 23?", "answer": "391"},
         {"prompt": "Who are you?", "answer": "A cheap engine.", "match": "exact"},
@@ -248,11 +254,10 @@ def make_catalog(folder: Path, identity_file: Path) -> Path:
 
 
 def _write_cheap_weights(revision: str) -> None:
-    """Puts two files where the weights of the cheap model are looked for: its engine does not read them."""
+    """Puts a small checkpoint where the weights of the cheap model are looked for: its engine does not read them."""
     folder = cache_folder() / "models" / revision
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text("{}")
-    (folder / "model.safetensors").write_bytes(bytes(range(256)) * 4096)
+    if not folder.is_dir():
+        write_flat(folder, checkpoint(bytes_each=1 << 20))
 
 
 def wait_until(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:

@@ -68,7 +68,6 @@ async def _run(questions: Sequence[Question], headers: dict[str, str], timeout_s
         await asyncio.gather(*(_open(client, question.base_url) for question in questions))
         late: list[float] = []
         sampler = asyncio.create_task(_sample_lateness(late))
-        gc.collect()
         gc.disable()
         started, processor = time.monotonic(), time.process_time()
         try:

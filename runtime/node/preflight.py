@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from runtime.node import checks, claims, images, weights
+from runtime.node import checks, claims, weights
 from runtime.node.docker import containers_labelled
 from runtime.node.errors import NodeTaskError
+from runtime.node.image.content import identity
 from runtime.node.progress import tell
 from runtime.node.ranks import process_ids
 
@@ -14,8 +15,8 @@ def preflight(request: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         request: `stack`, `group`, `storage_folder`, `image` (`node`, `reference`, `identity`, `layers`), `weights`
-            (each `folder`, `revision`, `manifest`), `mounts` (folders), `fabric` (address by interface), `ports`,
-            `required_bytes`, `shared_memory_bytes`, `open_files`, `controller_seconds`.
+            (each what `weights.status` reads, and `manifest`), `mounts` (folders), `fabric` (address by interface),
+            `ports`, `required_bytes`, `shared_memory_bytes`, `open_files`, `controller_seconds`.
 
     Raises:
         NodeTaskError: listing everything that is wrong.
@@ -50,7 +51,7 @@ def _claim(request: dict[str, Any]) -> str | None:
 
 
 def _image(expected: dict[str, Any]) -> str | None:
-    found = images.identity(expected)
+    found = identity(expected)
     if found["identity"] == expected["identity"]:
         return None
     if found["identity"] is None:
@@ -77,4 +78,4 @@ def _weights(expected: dict[str, Any]) -> str | None:
     if found["complete"] and found["manifest"] == expected["manifest"]:
         return None
     why = found["why"] or f"the manifest here is {found['manifest']}, the deployment's is {expected['manifest']}"
-    return f"weights: {expected['folder']} is not complete: {why}"
+    return f"weights: {expected['folder']} is not complete: {why}. `./fleet weights sync STACK` mends it"

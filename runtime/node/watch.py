@@ -10,7 +10,10 @@ from runtime.node.docker import docker, inspect
 
 _POLL_SECONDS = 0.5
 _HEARTBEAT_SECONDS = 2.0
-_LAST_LINES = 30
+_LAST_LINES = 400
+"""A failure passes through several processes of an engine, each with a traceback of its own: the cause stands first."""
+
+_HEARTBEAT_LINES = 30
 
 
 def watch_rank(request: dict[str, Any]) -> dict[str, Any]:
@@ -27,7 +30,7 @@ def watch_rank(request: dict[str, Any]) -> dict[str, Any]:
     told: dict[str, Any] = {}
     told_at = 0.0
     while True:
-        report = report_rank(request)
+        report = _watch_once(request)
         if report["state"] != "running":
             return report
         if report["state"] != told.get("state") or time.monotonic() - told_at >= _HEARTBEAT_SECONDS:
@@ -54,6 +57,14 @@ def _last_lines(container: str) -> list[str]:
     result = docker("logs", "--tail", str(_LAST_LINES), container, check=False)
     lines = [line[:300] for line in (result.stdout + result.stderr).splitlines() if line.strip()]
     return lines[-_LAST_LINES:]
+
+
+def _watch_once(request: dict[str, Any]) -> dict[str, Any]:
+    """Returns the report, with fewer lines while the rank runs: they are sent every two seconds."""
+    report = report_rank(request)
+    if report["state"] == "running":
+        report["last_lines"] = report["last_lines"][-_HEARTBEAT_LINES:]
+    return report
 
 
 def _seconds_since(moment: str) -> float:

@@ -61,7 +61,7 @@ class Feed:
 
     def _send_file(self, index: int, start: int) -> None:
         file = self._files[index]
-        source = OpenFile(self._folder / file.path, os.O_RDONLY)
+        source = OpenFile(f"{self._folder}/{file.path}", os.O_RDONLY)
         try:
             before = os.fstat(source.descriptor)
             if before.st_size != file.size_bytes:
@@ -73,11 +73,13 @@ class Feed:
             source.release()
 
     def _send_from(self, source: OpenFile, index: int, start: int, end: int) -> None:
-        os.posix_fadvise(source.descriptor, start, 0, os.POSIX_FADV_SEQUENTIAL)
+        if end - start > CHUNK_BYTES:
+            os.posix_fadvise(source.descriptor, start, 0, os.POSIX_FADV_SEQUENTIAL)
         offset = start
         while True:
             length = min(end, (offset // CHUNK_BYTES + 1) * CHUNK_BYTES) - offset
-            os.posix_fadvise(source.descriptor, offset + length, _READ_AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
+            if offset + length < end:
+                os.posix_fadvise(source.descriptor, offset + length, _READ_AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
             for outlet in self._outlets:
                 outlet.put(Frame(DATA, index, offset, length).packed(), source, offset, length)
             self._count(length)

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import stat
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
@@ -58,31 +59,27 @@ def look(
         still_wanted: called again and again while files are hashed; may raise in order to stop.
     """
     known = {} if deep else state.verified()
+    unknown = {i: file for i, file in enumerate(files) if not _as_known(state, file, known.get(file.path))}
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        suspects = [
-            file for file in files if not _as_known(state, file, known.get(file.path)) and _is_candidate(state, file)
-        ]
+        suspects = [file for file in unknown.values() if _is_candidate(state, file)]
         right = _hash_suspects(pool, state, suspects, still_wanted)
-        missing = {
-            index: Beginning()
-            for index, file in enumerate(files)
-            if file.path not in right and not _as_known(state, file, known.get(file.path))
-        }
+        absent = {index: file for index, file in unknown.items() if file.path not in right}
+        promised = {index: state.resumable_bytes(file) for index, file in absent.items()}
+        missing = {index: Beginning(promised[index]) for index in absent}
         if resume:
-            jobs = {pool.submit(_usable_beginning, state, files[index]): index for index in missing}
+            begun = [index for index in absent if promised[index]]
+            jobs = {pool.submit(_usable_beginning, state, files[index], promised[index]): index for index in begun}
             for job in _as_they_end(jobs, still_wanted):
                 missing[jobs[job]] = job.result()
-        else:
-            missing = {index: Beginning(state.resumable_bytes(files[index])) for index in missing}
     return _summed(files, missing)
 
 
-def sha256_of(path: Path) -> str:
+def sha256_of(path: str) -> str:
     """Returns the SHA-256 of a file and gives its page cache back."""
     digest = hashlib.sha256()
     buffer = bytearray(_READ_BYTES)
     view = memoryview(buffer)
-    with path.open("rb", buffering=0) as file:
+    with Path(path).open("rb", buffering=0) as file:
         while count := file.readinto(view):
             digest.update(view[:count])
         give_back_cache(file.fileno())
@@ -99,11 +96,11 @@ def _as_known(state: FolderState, file: WantedFile, known: Stamp | None) -> bool
 
 
 def _is_candidate(state: FolderState, file: WantedFile) -> bool:
-    target = state.target(file)
     try:
-        return target.is_file() and target.stat().st_size == file.size_bytes
+        found = os.stat(state.target(file))  # noqa: PTH116 - as in stamp_of
     except OSError:
         return False
+    return stat.S_ISREG(found.st_mode) and found.st_size == file.size_bytes
 
 
 def _hash_suspects(
@@ -134,13 +131,10 @@ def _right_stamp(state: FolderState, file: WantedFile) -> Stamp | None:
         return None
 
 
-def _usable_beginning(state: FolderState, file: WantedFile) -> Beginning:
+def _usable_beginning(state: FolderState, file: WantedFile, promised: int) -> Beginning:
     """Hashes what an interrupted transfer left, prefix by prefix, and cuts it where it stops being right."""
-    promised = state.resumable_bytes(file)
-    if promised == 0:
-        return Beginning()
     beginning = Beginning()
-    with state.part(file).open("rb", buffering=0) as part, state.sums(file).open("r+b") as sums:
+    with Path(state.part(file)).open("rb", buffering=0) as part, state.sums(file).open("r+b") as sums:
         while beginning.size_bytes < promised:
             longer = beginning.digest.copy()
             length = _hash_into(

@@ -5,7 +5,6 @@ import queue
 import socket
 import threading
 from collections.abc import Callable
-from pathlib import Path
 
 from runtime.transfer.kernel import give_back_cache
 
@@ -16,8 +15,7 @@ _ZEROS = bytes(1 << 20)
 class OpenFile:
     """A file that several threads read or write; it is closed, and its page cache given back, after the last one."""
 
-    def __init__(self, path: Path, flags: int) -> None:
-        self.path = path
+    def __init__(self, path: str, flags: int) -> None:
         self.descriptor = os.open(path, flags, 0o644)
         self._users = 1
         self._lock = threading.Lock()

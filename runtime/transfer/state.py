@@ -11,7 +11,8 @@ import json
 import os
 import shutil
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from functools import cached_property
+from pathlib import Path
 from typing import NamedTuple
 
 from runtime.node.files import sync_folder
@@ -23,11 +24,24 @@ SUM_LINE_BYTES = 65
 
 @dataclass(frozen=True)
 class WantedFile:
-    """A file as the manifest has it: relative path, size in bytes, SHA-256 in hexadecimal digits."""
+    """A file as the manifest has it: relative path, size in bytes, SHA-256 in hexadecimal digits.
+
+    Raises:
+        TransferError: the path leads out of the folder.
+    """
 
     path: str
     size_bytes: int
     sha256: str
+
+    def __post_init__(self) -> None:
+        if self.path.startswith("/") or not {"", ".", ".."}.isdisjoint(self.path.split("/")):
+            raise TransferError(f"{self.path!r} leads out of the folder: a path in a manifest is relative")
+
+    @cached_property
+    def part_name(self) -> str:
+        """The name under which it grows; another content of the same path grows under another name."""
+        return hashlib.sha256(os.fsencode(f"{self.path}\0{self.sha256}")).hexdigest()[:32]
 
 
 class Stamp(NamedTuple):
@@ -42,9 +56,9 @@ class Stamp(NamedTuple):
 _NOT_RIGHT = Stamp(-1, -1, -1, "")
 
 
-def stamp_of(path: Path, sha256: str) -> Stamp:
+def stamp_of(path: str, sha256: str) -> Stamp:
     """Returns the stamp of a file whose content has this hash."""
-    found = path.stat()
+    found = os.stat(path)  # noqa: PTH116 - pathlib takes longer than the kernel, tens of thousands of times
     return Stamp(found.st_size, found.st_mtime_ns, found.st_ino, sha256)
 
 
@@ -57,7 +71,7 @@ class FolderState:
         self._parts = self._state / "parts"
         self._verified = self._state / "verified"
         self._lock: int | None = None
-        self._safe_parents: set[Path] = set()
+        self._safe_parents: set[str] = set()
 
     def try_lock(self) -> bool:
         """Takes the folder for one transfer unless another one has it; ends with this process and its children.
@@ -89,51 +103,58 @@ class FolderState:
             os.close(self._lock)
             self._lock = None
 
-    def target(self, file: WantedFile) -> Path:
-        """Returns where the file belongs.
+    def target(self, file: WantedFile) -> str:
+        """Returns where the file belongs."""
+        return f"{self.folder}/{file.path}"
 
-        Raises:
-            TransferError: the path leads out of the folder.
-        """
-        relative = PurePosixPath(file.path)
-        if relative.is_absolute() or ".." in relative.parts or not relative.parts:
-            raise TransferError(f"{file.path!r} leads out of {self.folder}: a path in a manifest is relative")
-        return self.folder / relative
-
-    def prepared_target(self, file: WantedFile) -> Path:
+    def prepared_target(self, file: WantedFile) -> str:
         """Makes the folder of a file and returns where the file belongs.
 
         Raises:
             TransferError: a link on the way leads out of the folder.
         """
         target = self.target(file)
-        if target.parent not in self._safe_parents:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if not target.parent.resolve().is_relative_to(self.folder.resolve()):
-                raise TransferError(f"{target.parent} is or goes through a link out of {self.folder}: remove the link")
-            self._safe_parents.add(target.parent)
+        parent = target.rpartition("/")[0]
+        if parent not in self._safe_parents:
+            Path(parent).mkdir(parents=True, exist_ok=True)
+            if not Path(parent).resolve().is_relative_to(self.folder.resolve()):
+                raise TransferError(f"{parent} is or goes through a link out of {self.folder}: remove the link")
+            self._safe_parents.add(parent)
         return target
 
-    def part(self, file: WantedFile) -> Path:
-        """Returns where the file grows; another content of the same path grows elsewhere."""
-        return self._parts / hashlib.sha256(os.fsencode(f"{file.path}\0{file.sha256}")).hexdigest()[:32]
+    def part(self, file: WantedFile) -> str:
+        """Returns where the file grows."""
+        return f"{self._parts}/{file.part_name}"
 
     def sums(self, file: WantedFile) -> Path:
         """Returns where the prefix hashes of the growing file are."""
-        return self.part(file).with_suffix(".sums")
+        return self._parts / f"{file.part_name}.sums"
+
+    def remove_part(self, file: WantedFile) -> None:
+        """Removes what is there of the growing file."""
+        Path(self.part(file)).unlink()
+        self.remove_sums(file)
+
+    def remove_sums(self, file: WantedFile) -> None:
+        """Removes the prefix hashes; a file that is shorter than the first prefix has none."""
+        if file.size_bytes >= CHUNK_BYTES:
+            self.sums(file).unlink(missing_ok=True)
 
     def remove_other_parts(self, files: list[WantedFile]) -> None:
         """Removes beginnings of files that nobody asks for any more."""
-        wanted = {self.part(file).name for file in files}
-        for path in self._parts.iterdir():
+        paths = list(self._parts.iterdir())
+        wanted = {file.part_name for file in files} if paths else set()
+        for path in paths:
             if path.stem not in wanted:
                 path.unlink()
 
     def resumable_bytes(self, file: WantedFile) -> int:
         """Returns what the prefix hashes promise, without looking at the content."""
+        if file.size_bytes < CHUNK_BYTES:
+            return 0
         try:
             promised = self.sums(file).stat().st_size // SUM_LINE_BYTES * CHUNK_BYTES
-            return min(promised, self.part(file).stat().st_size, file.size_bytes)
+            return min(promised, Path(self.part(file)).stat().st_size, file.size_bytes)
         except FileNotFoundError:
             return 0
 

@@ -14,11 +14,13 @@ from spec.rules import (
     memory,
     parallel,
     speculation,
+    weights,
 )
 from spec.rules.rule import Estimate, Rule
 
 FIRST: tuple[Rule, ...] = (
     groups.nodes_exist,
+    weights.weights_are_of_this_deployment,
     speculation.model_serves_by_itself,
     image.image_knows_accelerators,
     image.engine_knows_the_model,
@@ -63,6 +65,7 @@ RULES: tuple[Rule, ...] = (
     environment.no_secret_is_in_the_open,
     environment.environment_is_not_overruled,
     environment.environment_changes_something,
+    weights.ranks_stay_offline,
     executors.entrypoint_serves_once,
     executors.ray_is_in_the_image,
     executors.a_job_answers_nobody,

@@ -37,7 +37,7 @@ def no_secret_is_in_the_open(situation: Situation, _: Estimates) -> Iterator[Pro
                 f"engine/other/{name}",
                 shown,
                 "a secret in argv is seen by everyone who may run `ps`",
-                "remove it: weights come from the controller, and nodes need no token",
+                "remove it: a rank finds the weights on its node and needs no token",
             )
     for file, key, variables in (
         (situation.image_file, "environment", situation.image.environment),
@@ -50,7 +50,7 @@ def no_secret_is_in_the_open(situation: Situation, _: Estimates) -> Iterator[Pro
                     f"{key}/{name}",
                     shown,
                     "a secret in a variable is seen by everyone who may run `docker inspect`",
-                    "remove it: the controller brings the weights, and an API key is a secret of the stack",
+                    "remove it: a rank finds the weights on its node, and an API key is a secret of the stack",
                 )
 
 

@@ -77,7 +77,8 @@ def _answer(create: str) -> str:
     image = '{"identity": "sha256:1", "layers": ["sha256:a"], "architecture": "amd64", "reference": "r"}'
     return {
         **dict.fromkeys(("image-base", "image-step", "image-verify", "image-share", "image-on-node"), image),
-        "weights": '{"manifest": "m"}',
+        "weights": '{"manifest": "m", "size_bytes": 1073741824}',
+        "weights-receipt": '{"manifest": "m", "size_bytes": 1073741824}',
     }.get(verb, verb if create.startswith("echo") else "{}")
 
 

@@ -106,6 +106,31 @@ def test_the_preflight_judges_the_image_and_weights_that_were_sent(
     assert head["ports"] == [8000, 29500]
 
 
+def test_one_transfer_brings_the_weights_to_all_nodes_and_each_has_a_receipt(
+    run_program: RunProgram, lab_config: dict[str, Any], preview: bool
+) -> None:
+    graph = run_lab(run_program, lab_config, preview)
+    transfer = json.loads(graph.resources["weights-lab"].inputs["stdin"])
+    assert [node["connection"]["node"] for node in transfer["nodes"]] == ["lab-1", "lab-2"]
+    assert [node["address"] for node in transfer["nodes"]] == ["198.51.100.75", "198.51.100.76"]
+    assert {"lab-1-reached", "lab-2-reached"} <= graph.resources["weights-lab"].dependencies
+    for node in ("lab-1", "lab-2"):
+        assert graph.resources[f"weights-lab-{node}"].dependencies == {"weights-lab"}
+        assert f"weights-lab-{node}" in graph.resources[f"main-{node}-preflight"].dependencies
+
+
+def test_another_node_changes_the_transfer_and_no_other_nodes_receipt(
+    run_program: RunProgram, lab_config: dict[str, Any]
+) -> None:
+    first = run_lab(run_program, lab_config, False)
+    lab_config["groups"] = {"main": ["lab-1", "lab-2", "lab-3", "lab-4"]}
+    second = run_lab(run_program, lab_config, False)
+    assert first.resources["weights-lab"].inputs != second.resources["weights-lab"].inputs
+    for node in ("lab-1", "lab-2"):
+        assert first.resources[f"weights-lab-{node}"].inputs == second.resources[f"weights-lab-{node}"].inputs
+    assert "weights-lab-lab-3" in second.resources
+
+
 def test_a_rank_is_set_up_so_that_the_provider_sees_no_false_change(
     run_program: RunProgram, lab_config: dict[str, Any], preview: bool
 ) -> None:

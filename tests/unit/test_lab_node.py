@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from lab.errors import LabError
+from lab.images import NodeSystem
 from lab.node import NodeRecipe, container_name, create_command, node_files, node_recipe
 from lab.ssh import ssh_command
 from spec.cluster import Cluster
@@ -95,3 +96,14 @@ def test_a_login_uses_nothing_but_what_the_cluster_says(cluster: Cluster) -> Non
     assert f"KnownHostsCommand=/bin/echo 198.51.100.11 {cluster.nodes['lab-1'].host_key}" in command
     assert "StrictHostKeyChecking=yes" in command
     assert command[-1] == "root@198.51.100.11"
+
+
+def test_the_image_store_is_a_setting_of_the_nodes_engine(recipe: NodeRecipe) -> None:
+    assert replace(recipe, image_store="containerd").identity != recipe.identity
+    for store, wanted in (("classic", b"false"), ("containerd", b"true")):
+        with tarfile.open(fileobj=io.BytesIO(node_files(replace(recipe, image_store=store)))) as tar:
+            settings = tar.extractfile("etc/docker/daemon.json")
+            assert settings is not None
+            assert wanted in settings.read()
+    with pytest.raises(LabError, match=r"20\.10 has no containerd image store"):
+        NodeSystem("bookworm", "containerd")

@@ -1,4 +1,4 @@
-"""The node's verbs on plain folders: claims, weights, checks, probes."""
+"""The node's verbs on plain folders: claims, checks, probes."""
 
 import hashlib
 import io
@@ -15,10 +15,8 @@ from typing import Any
 import pytest
 
 from ops.image_building import archive_identity
-from ops.tasks import tar_stream
 from runtime.common.image_identity import image_identity
-from runtime.common.weights_manifest import manifest_hash, manifest_of
-from runtime.node import checks, claims, probes, weights
+from runtime.node import checks, claims, probes
 from runtime.node.errors import NodeTaskError
 
 
@@ -64,86 +62,6 @@ def test_only_one_of_many_gets_the_claim(tmp_path: Path) -> None:
     assert len(refused) == 15
     assert holder["stack"] not in refused
     assert [path.name for path in tmp_path.iterdir()] == ["claim.json"]
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    folder = tmp_path / "source"
-    (folder / "sub folder").mkdir(parents=True)
-    (folder / "model.safetensors").write_bytes(os.urandom(3_000_001))
-    (folder / "sub folder" / "tökenizer.json").write_text("{}")
-    (folder / "empty").write_bytes(b"")
-    return folder
-
-
-def weights_request(source: Path, target: Path) -> dict[str, Any]:
-    return {"folder": str(target), "revision": "r1", "manifest": manifest_of(source)}
-
-
-def stream(source: Path) -> io.BytesIO:
-    return io.BytesIO(b"".join(tar_stream(source)))
-
-
-def test_weights_arrive_whole_and_the_receipt_vouches_for_them(source: Path, tmp_path: Path) -> None:
-    request = weights_request(source, tmp_path / "weights")
-    assert weights.status(request)["why"] == "there is no receipt"
-    answer = weights.receive(request, stream(source))
-    assert answer == weights.status(request)
-    assert answer["manifest"] == manifest_hash(manifest_of(tmp_path / "weights"))
-
-
-@pytest.mark.parametrize("cut", [0, 600, 1_000_000, 3_000_900])
-def test_a_stream_that_breaks_off_leaves_nothing(source: Path, tmp_path: Path, cut: int) -> None:
-    request = weights_request(source, tmp_path / "weights")
-    whole = stream(source).getvalue()
-    with pytest.raises((NodeTaskError, tarfile.TarError)):
-        weights.receive(request, io.BytesIO(whole[:cut]))
-    assert {path.name for path in tmp_path.iterdir()} == {"source", ".weights.lock"}
-
-
-def test_a_wrong_byte_is_found_and_the_old_weights_stay(source: Path, tmp_path: Path) -> None:
-    request = weights_request(source, tmp_path / "weights")
-    weights.receive(request, stream(source))
-    whole = bytearray(stream(source).getvalue())
-    whole[2_000_000] ^= 1
-    with pytest.raises(NodeTaskError, match=r"model\.safetensors did not arrive as it was sent"):
-        weights.receive(request | {"revision": "r2"}, io.BytesIO(bytes(whole)))
-    assert weights.status(request)["complete"]
-
-
-def test_a_second_transfer_waits_for_the_first_and_has_nothing_to_do(source: Path, tmp_path: Path) -> None:
-    request = weights_request(source, tmp_path / "weights")
-    weights.receive(request, stream(source))
-    nothing_is_read = io.BytesIO(b"")
-    assert weights.receive(request, nothing_is_read) == weights.status(request)
-
-
-def test_a_stream_cannot_write_outside_its_folder(tmp_path: Path) -> None:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        archive.addfile(tarfile.TarInfo("../outside"))
-    buffer.seek(0)
-    request = {"folder": str(tmp_path / "deep" / "weights"), "revision": "r", "manifest": []}
-    with pytest.raises(NodeTaskError, match=r"'\.\./outside', which is no plain file inside the folder"):
-        weights.receive(request, buffer)
-    assert not (tmp_path / "deep" / "outside").exists()
-
-
-@pytest.mark.parametrize("damage", ["removed", "longer", "touched"])
-def test_what_happens_to_weights_later_is_seen_without_reading_them(source: Path, tmp_path: Path, damage: str) -> None:
-    request = weights_request(source, tmp_path / "weights")
-    weights.receive(request, stream(source))
-    path = tmp_path / "weights" / "model.safetensors"
-    if damage == "removed":
-        path.unlink()
-    elif damage == "longer":
-        with path.open("ab") as file:
-            file.write(b"x")
-    else:
-        os.utime(path, ns=(1, 1))
-    found = weights.status(request)
-    assert not found["complete"]
-    assert "model.safetensors" in found["why"]
 
 
 def test_image_identity_is_about_content_not_about_how_a_store_writes_it() -> None:

@@ -428,6 +428,20 @@ CASES = (
         ("the executor ray sets RAY_ADDRESS",),
     ),
     Case("environment-changes-something", "GLM", {"environment": {"MAX_JOBS": "2"}}, ("overrides nothing",)),
+    # weights
+    Case(
+        "weights-are-of-this-deployment",
+        "GLM",
+        {"weights": {"other": {"kind": "controller"}}},
+        ("weights/other", "no model or drafter of this name"),
+    ),
+    Case(
+        "weights-are-of-this-deployment",
+        "LAB",
+        {"weights": {"lab": {"kind": "huggingface", "node": "v9"}}},
+        ("weights/lab/kind", "names no repository", "weights/lab/node: 'v9'"),
+    ),
+    Case("ranks-stay-offline", "GLM", {"environment": {"HF_HUB_OFFLINE": "0"}}, ("told to stay offline",)),
     # executors
     Case("executor-starts-this-engine", "SGLANG", {"executor": "mp"}, ("holds sglang", "write `executor: sglang`")),
     Case("executor-starts-this-engine", "QWEN", {"executor": "sglang"}, ("holds vllm", "mp, ray, external_launcher")),

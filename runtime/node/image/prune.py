@@ -7,7 +7,7 @@ from typing import Any
 
 from runtime.node.docker import docker, inspect
 from runtime.node.errors import NodeTaskError
-from runtime.node.image_store import common_prefix, layers_of, local_images
+from runtime.node.image.store import common_prefix, layers_of, local_images
 from runtime.node.progress import tell
 
 CHAIN_LABEL = "gb10-serving.chain.name"

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from runtime.common.image_identity import image_identity
-from runtime.node.disk_room import check_room
 from runtime.node.docker import docker, inspect
 from runtime.node.errors import NodeTaskError
 from runtime.node.files import locked
-from runtime.node.image_archive import Parts, write_archive
-from runtime.node.image_export import CONFIG_FILE
-from runtime.node.image_missing import Held, held_layers, layer_file
-from runtime.node.image_store import ImageStore, image_store, layers_of, refuse_other_architecture
+from runtime.node.image.archive import Parts, write_archive
+from runtime.node.image.export import CONFIG_FILE
+from runtime.node.image.missing import Held, held_layers, layer_file
+from runtime.node.image.room import check_room
+from runtime.node.image.store import ImageStore, image_store, layers_of, refuse_other_architecture
 from runtime.node.progress import tell
 
 # What is being loaded has a name of its own, so that the image's name never means something unchecked.

@@ -21,10 +21,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
-from runtime.common.weights_manifest import CHUNK_BYTES
+from runtime.common.file_hashes import CHUNK_BYTES
 from runtime.node.errors import NodeTaskError
 from runtime.node.files import read_json, write_json
-from runtime.node.image_store import ImageStore
+from runtime.node.image.store import ImageStore, name_of
 from runtime.node.progress import tell
 
 _MOST_DOCUMENT_BYTES = 4 << 20
@@ -115,7 +115,7 @@ def saved_image(image: dict[str, Any], store: ImageStore, storage_folder: Path) 
     path = storage_folder / "images" / "saved" / f"{identifier.removeprefix('sha256:')}-{store.version}.json"
     kept = read_json(path)
     if kept is None:
-        tell(f"reading through {_name(image)} once")
+        tell(f"reading through {name_of(image)} once")
         with saving(identifier, to_the_end=True) as archive:
             found = read_index(archive, image["RootFS"]["Layers"])
         write_json(path, asdict(found))
@@ -170,8 +170,6 @@ def told(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
             tell(f"{member.offset >> 30} GiB of the image read")
             next_bytes = member.offset + _TOLD_EVERY_BYTES
         yield member
-        # A stream is never read again; without this tarfile remembers every member.
-        archive.members = []  # type: ignore[attr-defined]
 
 
 @contextmanager
@@ -275,7 +273,3 @@ def _blob(digest: str) -> str:
 def _diff_ids(config: bytes) -> list[str] | None:
     document = json.loads(config)
     return (document.get("rootfs") or {}).get("diff_ids") if isinstance(document, dict) else None
-
-
-def _name(image: dict[str, Any]) -> str:
-    return (image.get("RepoTags") or [image["Id"]])[0]

@@ -4,17 +4,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runtime.node.disk_room import check_room, free_bytes
-from runtime.node.image_store import (
+from runtime.node.errors import NodeTaskError
+from runtime.node.image.room import check_room, free_bytes
+from runtime.node.image.saved import SavedLayer, forget_absent, saved_image
+from runtime.node.image.store import (
     CONTAINERD,
     ImageStore,
     common_prefix,
     image_store,
     layers_of,
     local_images,
+    name_of,
     refuse_other_architecture,
 )
-from runtime.node.saved_image import SavedLayer, forget_absent, saved_image
+from runtime.node.progress import tell
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,12 @@ def held_layers(store: ImageStore, layers: list[str], storage_folder: Path) -> H
 def _usable(image: dict[str, Any], count: int, store: ImageStore, storage_folder: Path) -> Held:
     if store.kind != CONTAINERD:
         return Held(count)
-    blobs = saved_image(image, store, storage_folder).layers[:count]
+    try:
+        blobs = saved_image(image, store, storage_folder).layers[:count]
+    except NodeTaskError as error:
+        # Some blob of it is gone, or it is for another platform: what is here of it does not make a new image.
+        tell(f"layers of {name_of(image)} cannot be used again: {error}")
+        return Held(0)
     present = [blob.size_bytes is not None and blob.digest is not None for blob in blobs]
     usable = present.index(False) if False in present else count
     return Held(usable, blobs[:usable])

@@ -11,10 +11,10 @@ import time
 from pathlib import Path
 from typing import IO, Any
 
-from runtime.node import images
 from runtime.node.docker import docker, inspect
 from runtime.node.errors import NodeTaskError
 from runtime.node.files import locked
+from runtime.node.image.content import identity
 from runtime.node.progress import tell
 
 _FIRST_CLIENT_WITHOUT_BUILDKIT = 23  # since then it comes as a plugin, buildx
@@ -39,7 +39,7 @@ def build(request: dict[str, Any], payload: IO[bytes]) -> dict[str, Any]:
         NodeTaskError: the build failed, took too long, or added no layer; the image then has no tag.
     """
     with locked(Path(request["storage_folder"]) / "locks" / "image-build"):
-        found = images.identity(request)
+        found = identity(request)
         if not found["labels"] or found["labels"].get(request["identity_label"]) != request["identity"]:
             found = _build(request, payload)
     return {**found, "text": _read(request["reference"], request["read"]) if request["read"] else None}
@@ -58,7 +58,7 @@ def _build(request: dict[str, Any], payload: IO[bytes]) -> dict[str, Any]:
     _require_new_layers(request, built)
     docker("tag", built, request["reference"])
     tell(f"{request['name']}: built in {time.monotonic() - started:.0f} s")
-    return images.identity(request)
+    return identity(request)
 
 
 def builder_of_this_node() -> str:

@@ -4,10 +4,10 @@ import shutil
 from pathlib import Path
 
 from runtime.node.errors import NodeTaskError
-from runtime.node.image_store import ImageStore
+from runtime.node.image.store import ImageStore
 
-# Docker writes each new layer twice: the classic store unpacks the archive and then the layer, the containerd store
-# keeps the layer's blob beside its snapshot. Measured on both by tests/lab/test_image_layers.py.
+# Docker writes each new layer twice: the classic store unpacks the archive for a while and then the layer, the
+# containerd store keeps the layer's blob beside its snapshot. tests/lab/test_image_layers.py measures it.
 LOAD_FACTOR = 2
 
 

@@ -4,12 +4,14 @@ import hashlib
 import io
 import json
 import tarfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
-from runtime.node.image_missing import Held, layer_file
-from runtime.node.image_store import CONTAINERD
+from runtime.node.image.missing import Held, layer_file
+from runtime.node.image.store import CONTAINERD
+from runtime.node.progress import tell
 
 _MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 _CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
@@ -78,8 +80,7 @@ def _write_classic(archive: tarfile.TarFile, parts: Parts, reference: str) -> No
     manifest = [{"Config": config_name, "RepoTags": [reference], "Layers": names}]
     _add_bytes(archive, config_name, parts.config)
     _add_bytes(archive, "manifest.json", _json(manifest))
-    for diff_id in parts.sent:
-        _add_file(archive, layer_file(diff_id), parts.folder / layer_file(diff_id))
+    _add_layers(archive, parts, layer_file)
 
 
 def _write_layout(archive: tarfile.TarFile, parts: Parts, reference: str) -> None:
@@ -104,9 +105,7 @@ def _write_layout(archive: tarfile.TarFile, parts: Parts, reference: str) -> Non
     _add_bytes(archive, "index.json", _json(index))
     for content in (manifest, parts.config):
         _add_bytes(archive, f"blobs/sha256/{hashlib.sha256(content).hexdigest()}", content)
-    for diff_id in parts.sent:
-        name_in_archive = f"blobs/sha256/{diff_id.removeprefix('sha256:')}"
-        _add_file(archive, name_in_archive, parts.folder / layer_file(diff_id))
+    _add_layers(archive, parts, lambda diff_id: f"blobs/sha256/{diff_id.removeprefix('sha256:')}")
 
 
 def _layer_descriptor(folder: Path, diff_id: str) -> dict[str, Any]:
@@ -131,8 +130,11 @@ def _add_bytes(archive: tarfile.TarFile, name: str, content: bytes) -> None:
     archive.addfile(member, io.BytesIO(content))
 
 
-def _add_file(archive: tarfile.TarFile, name: str, path: Path) -> None:
-    member = tarfile.TarInfo(name)
-    member.size = path.stat().st_size
-    with path.open("rb") as content:
-        archive.addfile(member, content)
+def _add_layers(archive: tarfile.TarFile, parts: Parts, name_in_archive: Callable[[str], str]) -> None:
+    for number, diff_id in enumerate(parts.sent, start=1):
+        path = parts.folder / layer_file(diff_id)
+        member = tarfile.TarInfo(name_in_archive(diff_id))
+        member.size = path.stat().st_size
+        with path.open("rb") as content:
+            archive.addfile(member, content)
+        tell(f"layer {number} of {len(parts.sent)} given to Docker")

@@ -2,22 +2,23 @@
 
 import errno
 import hashlib
+import json
 import os
 import shutil
 import tarfile
 from pathlib import Path
 from typing import IO, Any, cast
 
+from runtime.common.file_hashes import CHUNK_BYTES, sha256_of
 from runtime.common.image_identity import image_identity
-from runtime.common.weights_manifest import CHUNK_BYTES, sha256_of
-from runtime.node.disk_room import free_bytes
 from runtime.node.docker import inspect
 from runtime.node.errors import NodeTaskError
 from runtime.node.files import locked, sync_folder
-from runtime.node.image_missing import layer_file
-from runtime.node.image_store import ImageStore, image_store, layers_of
+from runtime.node.image.missing import layer_file
+from runtime.node.image.room import free_bytes
+from runtime.node.image.saved import SavedImage, SavedLayer, plain, saved_image, saving, told
+from runtime.node.image.store import ImageStore, image_store, layers_of, name_of
 from runtime.node.progress import tell
-from runtime.node.saved_image import SavedImage, SavedLayer, plain, saved_image, saving, told
 
 CONFIG_FILE = "config.json"
 
@@ -82,6 +83,7 @@ def _write_all(image: dict[str, Any], store: ImageStore, storage_folder: Path, f
     if not absent and (folder / CONFIG_FILE).exists():
         return
     saved = saved_image(image, store, storage_folder)
+    tell(f"exporting {len(absent)} layers of {name_of(image)}")
     try:
         _write_config(saved, image, folder / CONFIG_FILE)
         if absent:
@@ -116,8 +118,15 @@ def _sources(saved: SavedImage, absent: list[str], folder: Path) -> dict[str, Sa
 
 
 def _write_config(saved: SavedImage, image: dict[str, Any], path: Path) -> None:
+    config = json.loads(saved.config)
+    written = image_identity(layers_of(image), config.get("config") or {}, config["architecture"])
+    shown = image_identity(layers_of(image), image.get("Config") or {}, image["Architecture"])
+    if written != shown:
+        raise NodeTaskError(
+            f"`docker save` writes {image['Id']} as image {written} and `docker image inspect` shows {shown}: their "
+            "Cmd, Entrypoint, Env, User or WorkingDir differ, so other nodes could not check it; build it anew"
+        )
     _replace(path, lambda file: file.write(saved.config.encode()))
-    tell(f"exporting {(image.get('RepoTags') or [image['Id']])[0]}")
 
 
 def _write_layers(identifier: str, sources: dict[str, SavedLayer], folder: Path) -> None:

@@ -64,6 +64,11 @@ def layers_of(image: dict[str, Any]) -> list[str]:
     return (image.get("RootFS") or {}).get("Layers") or []
 
 
+def name_of(image: dict[str, Any]) -> str:
+    """Returns a name of an inspected image for messages, its Id where it has none."""
+    return (image.get("RepoTags") or [image["Id"]])[0]
+
+
 def common_prefix(one: list[str], other: list[str]) -> int:
     """Returns how many of the lowest layers are equal."""
     count = 0

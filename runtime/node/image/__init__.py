@@ -1,0 +1,1 @@
+"""Images on this node: built, compared, handed on by their missing layers, kept to a number."""
