@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from spec.ailment import Ailment, AilmentFile
 from spec.chain import PatchChain
 from spec.chain_files import read_chain
 from spec.cluster import Cluster, Hardware
@@ -60,6 +61,14 @@ class Catalog:
                 Problem(file, "chain", name, "there is no such chain", f"use one of: {known}; or add patches/{name}/")
             )
         return read_chain(patches / name)
+
+    def ailments(self) -> dict[str, Ailment]:
+        """Returns what may be wrong with a node (catalog/doctor/*.yaml), by id."""
+        found: dict[str, Ailment] = {}
+        for path in sorted((self.folder / "doctor").glob("*.yaml")):
+            shown = f"{self.folder.name}/doctor/{path.name}"
+            found |= parse(AilmentFile, read_yaml(path, shown), shown).root
+        return found
 
     def references(self) -> dict[str, tuple[str, Reference]]:
         """Returns the sources' measured deployments (catalog/references/*.yaml): the file's name and what it says."""

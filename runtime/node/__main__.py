@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from runtime.doctor.examine import examine
 from runtime.node import claims, facts, preflight, probes, ranks, watch, weights, weights_sources
 from runtime.node.errors import NodeTaskError
 from runtime.node.image import build, content, export, load, missing, prune, verify
@@ -34,6 +35,7 @@ VERBS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "weights-adopt": weights_sources.adopt,
     "weights-download": weights_sources.download,
     "weights-share": weights_sources.share,
+    "doctor": examine,
     "preflight": preflight.preflight,
     "claim-holder": claims.holder,
     "claim": claims.take,
