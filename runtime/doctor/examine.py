@@ -7,7 +7,9 @@ from typing import Any
 from runtime.doctor import containers, gpu, memory, network, storage
 from runtime.doctor.look import CouldNotAsk, Found, Look
 
-CHECKS: dict[str, Callable[[Look], Iterator[Found]]] = {
+Check = Callable[[Look], Iterator[Found]]
+
+CHECKS: dict[str, Check] = {
     "earlyoom": memory.earlyoom,
     "swap": memory.swap,
     "min-free": memory.min_free,
@@ -51,13 +53,24 @@ def examine_node(look: Look) -> dict[str, Any]:
     findings: list[dict[str, Any]] = []
     unasked: list[dict[str, str]] = []
     for name, check in CHECKS.items():
-        try:
-            findings += [vars(found) for found in check(look)]
-        except CouldNotAsk as error:
-            unasked.append({"check": name, "why": str(error)})
-        except (ValueError, KeyError, IndexError, OSError) as error:
-            unasked.append({"check": name, "why": f"the answer is not understood: {error!r}"})
+        found, why = _checked(check, look)
+        findings += found
+        if why:
+            unasked.append({"check": name, "why": why})
     return {"findings": findings, "unasked": unasked, "facts": _facts(look)}
+
+
+def _checked(check: Check, look: Look) -> tuple[list[dict[str, Any]], str | None]:
+    """Returns what a check found, and why it could not be asked to the end."""
+    found: list[dict[str, Any]] = []
+    try:
+        for one in check(look):
+            found.append(vars(one))  # noqa: PERF401 - what was found before the answer failed counts
+    except CouldNotAsk as error:
+        return found, str(error)
+    except (ValueError, KeyError, IndexError, OSError) as error:
+        return found, f"the answer is not understood: {error!r}"
+    return found, None
 
 
 def _facts(look: Look) -> dict[str, Any]:
