@@ -13,7 +13,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from lab.errors import LabError
-from ops import bench_verbs, doctor_verbs, image_verbs, lab_stack, plan_view, weights_view
+from ops import bench_verbs, doctor_verbs, fabric_verbs, image_verbs, lab_stack, plan_view, weights_view
 from ops.environment import environment_of, pulumi_environment
 from ops.errors import OperationError
 from ops.golden import write_golden_files
@@ -42,6 +42,7 @@ app.add_typer(lab_app, name="lab")
 
 app.add_typer(image_verbs.app, name="image")
 app.add_typer(bench_verbs.app, name="bench")
+app.add_typer(fabric_verbs.app, name="fabric")
 app.command("doctor")(doctor_verbs.doctor)
 
 weights_app = typer.Typer(

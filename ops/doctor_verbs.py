@@ -45,7 +45,7 @@ def show(examination: Examination) -> None:
     """Prints the findings, the worst first, and what could not be asked."""
     console = Console(highlight=False, soft_wrap=True)
     for found in examination.findings:
-        _show_finding(console, found)
+        show_finding(console, found)
     for one in examination.unasked:
         what = "the node" if one["check"] == "node" else one["check"]
         console.print(f"[magenta]could not ask[/magenta] {one['node']}: {what}", markup=True)
@@ -56,7 +56,8 @@ def show(examination: Examination) -> None:
     )
 
 
-def _show_finding(console: Console, found: Diagnosis) -> None:
+def show_finding(console: Console, found: Diagnosis) -> None:
+    """Prints one finding with its cure."""
     colour = _COLOURS[found.severity]
     console.print(f"[{colour}]{found.severity}[/{colour}] [bold]{found.id}[/bold] on {found.node}")
     console.print(f"    read    {found.read}", markup=False)
