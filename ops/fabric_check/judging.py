@@ -202,10 +202,10 @@ class Judge:
             shown = ", ".join(f"{name} {one.best:.1f}" for name, one in alone.items())
             yield self._find(group, "rails-do-not-add", f"group {group}: {shown}, together {every.best:.1f} Gb/s")
 
-    def _find(self, node: str, ailment_id: str, read: str, **values: Any) -> Diagnosis:
+    def _find(self, where: str, ailment_id: str, read: str, /, **values: Any) -> Diagnosis:
         known = self._ailments[ailment_id]
         return Diagnosis(
-            node,
+            where,
             ailment_id,
             known.severity,
             read,
