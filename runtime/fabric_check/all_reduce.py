@@ -4,6 +4,7 @@ It is run as a file by the image's own Python, so it imports nothing of this pro
 them Gloo. Bus bandwidth is counted as NCCL's own tests count it: 2 (n - 1) / n times the bytes by the time.
 """
 
+# pyright: reportMissingImports=false
 import json
 import os
 import subprocess
