@@ -46,14 +46,24 @@ def show(examination: Examination) -> None:
     console = Console(highlight=False, soft_wrap=True)
     for found in examination.findings:
         show_finding(console, found)
-    for one in examination.unasked:
-        what = "the node" if one["check"] == "node" else one["check"]
-        console.print(f"[magenta]could not ask[/magenta] {one['node']}: {what}", markup=True)
-        console.print(f"    {one['why']}", markup=False)
-    count = len(examination.findings)
+    for (node, why), checks in _unasked_by_reason(examination).items():
+        what = "the node" if checks == ["node"] else ", ".join(checks)
+        console.print(f"[magenta]could not ask[/magenta] {node}: {what}")
+        console.print(f"    {why}", markup=False)
     console.print(
-        f"{count} finding{'s' if count != 1 else ''} on {len(examination.nodes)} nodes that answered", markup=False
+        f"{_counted(len(examination.findings), 'finding')} on {_counted(len(examination.nodes), 'node')}", markup=False
     )
+
+
+def _unasked_by_reason(examination: Examination) -> dict[tuple[str, str], list[str]]:
+    found: dict[tuple[str, str], list[str]] = {}
+    for one in examination.unasked:
+        found.setdefault((one["node"], one["why"]), []).append(one["check"])
+    return found
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' if count != 1 else ''}"
 
 
 def show_finding(console: Console, found: Diagnosis) -> None:

@@ -12,10 +12,11 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot
 from rich.console import Console
+from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
 _STYLE: Any = {"font.family": "monospace", "font.size": 9, "svg.hashsalt": "gb10-serving", "svg.fonttype": "path"}
-_COLUMN_INCHES, _LINE_INCHES, _MARGIN_INCHES = 0.0753, 0.165, 0.15
+_COLUMN_INCHES, _LINE_INCHES, _MARGIN_INCHES = 0.0762, 0.165, 0.15
 _COLUMNS = 132
 
 
@@ -31,7 +32,7 @@ def draw(printed: str, path: Path, columns: int = _COLUMNS) -> None:
             column = 0
             for segment in line.render(console):
                 style = segment.style
-                colour = style.color.get_truecolor().hex if style and style.color else "#d4d4d4"
+                colour = style.color.get_truecolor(MONOKAI).hex if style and style.color else "#d4d4d4"
                 figure.text(
                     (_MARGIN_INCHES + column * _COLUMN_INCHES) / width,
                     1 - (_MARGIN_INCHES + (row + 0.8) * _LINE_INCHES) / height,

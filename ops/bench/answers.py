@@ -33,7 +33,7 @@ class Answer:
         first_content_seconds: when the first token came that is not reasoning; none if there is none.
         tokens: generated, reasoning included.
         first_tokens: how many of them came with the first; drafts are accepted several at a time.
-        reasoning_tokens: none where the server does not count them.
+        reasoning_tokens: of these, those that are reasoning.
         prompt_tokens, cached_tokens: of the prompt, and of those from a cache; none where the server does not say.
         content, reasoning: what was said and what was thought.
     """
@@ -44,7 +44,7 @@ class Answer:
     first_content_seconds: float | None
     tokens: int
     first_tokens: int
-    reasoning_tokens: int | None
+    reasoning_tokens: int
     prompt_tokens: int | None
     cached_tokens: int | None
     content: str
@@ -100,7 +100,7 @@ def read_answer(raw: RawAnswer) -> Answer:
         first_content_seconds=next((event.seconds for event in spoken if _text(event.data, "content")), None),
         tokens=tokens,
         first_tokens=(first.data.get("usage") or {}).get("completion_tokens") or 1,
-        reasoning_tokens=(usage.get("completion_tokens_details") or {}).get("reasoning_tokens"),
+        reasoning_tokens=_reasoning_tokens(usage, spoken),
         prompt_tokens=usage.get("prompt_tokens"),
         cached_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens"),
         content="".join(_text(event.data, "content") for event in spoken),
@@ -152,6 +152,20 @@ def _with_tokens(events: Iterable[_Event]) -> Iterator[_Event]:
         if tokens > counted or delta.get("content") or _reasoning(event.data) or delta.get("tool_calls"):
             yield event
         counted = max(counted, tokens)
+
+
+def _reasoning_tokens(usage: dict[str, Any], spoken: list[_Event]) -> int:
+    """Returns what the server counts, else the tokens that came with reasoning and without content."""
+    counted = (usage.get("completion_tokens_details") or {}).get("reasoning_tokens")
+    if counted is not None:
+        return counted
+    total, before = 0, 0
+    for event in spoken:
+        now = (event.data.get("usage") or {}).get("completion_tokens") or before + 1
+        if _reasoning(event.data) and not _text(event.data, "content"):
+            total += now - before
+        before = now
+    return total
 
 
 _NUMBERLESS = ("nan", "-nan", "inf", "-inf", "infinity")

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
+from ops import stacks
 from ops.bench.figures import Named, figures_of, figures_of_reference
 from ops.bench.keeping import find_run
 from ops.bench.record import Run
-from ops.stacks import CATALOG
 from spec.reference import Reference
 from spec.reference_settings import differences
 
@@ -63,7 +63,7 @@ def side(name: str) -> Side:
     Raises:
         OperationError: there is neither.
     """
-    references = CATALOG.references()
+    references = stacks.CATALOG.references()
     if name in references:
         return _reference_side(name)
     return run_side(find_run(name))
@@ -85,13 +85,13 @@ def references_of(run: Run) -> list[Comparison]:
     model = run.setup.settings.get("model")
     return [
         compare(run_side(run), _reference_side(name))
-        for name, (_, reference) in CATALOG.references().items()
+        for name, (_, reference) in stacks.CATALOG.references().items()
         if reference.settings.model == model and figures_of_reference(reference)
     ]
 
 
 def _reference_side(name: str) -> Side:
-    source, reference = CATALOG.references()[name]
+    source, reference = stacks.CATALOG.references()[name]
     return Side(f"{source}: {name}", figures_of_reference(reference), reference=reference)
 
 

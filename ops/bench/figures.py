@@ -53,6 +53,8 @@ def _of_run(run: Run) -> Iterator[Named]:
         if decode.tokens_per_second:
             yield _named(f"decode, {workload}", "tokens/s", decode.tokens_per_second)
     for workload, decode in reported.decode.items():
+        if decode.reasoning_tokens.high:
+            yield _named(f"reasoning, {workload}", "tokens", decode.reasoning_tokens, f"of {decode.tokens}")
         if decode.acceptance_length:
             yield _single(f"acceptance length, {workload}", "tokens", decode.acceptance_length)
         if decode.acceptance_percent:
@@ -65,10 +67,11 @@ def _of_run(run: Run) -> Iterator[Named]:
             yield _single("prefill, all members", "tokens/s", prefill.total_tokens_per_second, detail)
         yield _named("time to first token, long prompt", "s", prefill.time_to_first_token_seconds, detail)
     for aggregate in reported.aggregates:
-        yield _single(f"aggregate, {aggregate.streams} streams", "tokens/s", aggregate.tokens_per_second)
+        streams = f"{aggregate.streams} stream{'s' if aggregate.streams != 1 else ''}"
+        yield _single(f"aggregate, {streams}", "tokens/s", aggregate.tokens_per_second)
         if aggregate.stream_tokens_per_second:
-            yield _named(f"each of {aggregate.streams} streams", "tokens/s", aggregate.stream_tokens_per_second)
-        yield _named(f"time to first token, {aggregate.streams} streams", "s", aggregate.time_to_first_token_seconds)
+            yield _named(f"each of {streams}", "tokens/s", aggregate.stream_tokens_per_second)
+        yield _named(f"time to first token, {streams}", "s", aggregate.time_to_first_token_seconds)
 
 
 def _of_reference(reference: Reference) -> Iterator[Named]:

@@ -119,6 +119,8 @@ class Passing:
         ]
         counted = self._counters().since(before)
         reasoning = spread(answer.reasoning_tokens for answer in answers)
+        assert reasoning
+        self._judge_lengths(answers)
         return Decode(
             tokens_per_second=spread(answer.decode_tokens_per_second for answer in answers),
             time_to_first_token_seconds=_first_token(answers),
@@ -171,6 +173,7 @@ class Passing:
             ),
             streams,
         )
+        self._judge_lengths(answers)
         seconds = max(answer.last_seconds for answer in answers) - min(answer.sent_seconds for answer in answers)
         return Aggregate(
             streams=len(answers),
@@ -200,18 +203,24 @@ class Passing:
             first = first.plus(other)
         return first
 
+    def _judge_lengths(self, answers: Sequence[Answer]) -> None:
+        shortest = min(answer.tokens for answer in answers)
+        if shortest < self.plan.decode_tokens:
+            self.doubts.append(f"an answer ended before its {self.plan.decode_tokens} tokens")
+
     def _judge_counters(self, counted: Counters) -> None:
         if counted.corrupted_requests:
             self.faults.append(f"the server counts {counted.corrupted_requests:.0f} requests with NaN in their logits")
 
     def _judge_generator(self) -> None:
-        for load, shortest_seconds in self.loads:
-            if load.late_seconds > _LATE_SHARE * shortest_seconds:
-                self.doubts.append(
-                    f"the load generator was late by up to {load.late_seconds * 1000:.0f} ms, more than "
-                    f"{_LATE_SHARE:.0%} of the shortest answer ({shortest_seconds:.2f} s): this machine is too busy"
-                )
-                return
+        if not self.loads:
+            return
+        load, shortest_seconds = max(self.loads, key=lambda pair: pair[0].late_seconds / pair[1])
+        if load.late_seconds > _LATE_SHARE * shortest_seconds:
+            self.doubts.append(
+                f"the load generator was late by up to {load.late_seconds * 1000:.0f} ms, more than {_LATE_SHARE:.0%} "
+                f"of an answer that took {shortest_seconds:.2f} s: this machine is too busy"
+            )
 
 
 def _read(server: Server, raw: RawAnswer) -> Answer:

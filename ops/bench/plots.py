@@ -15,6 +15,8 @@ from ops.bench.figures import figures_of
 from ops.bench.record import Run
 
 _COLOURS = ("#0b6e99", "#d9730d", "#448361", "#9065b0", "#c14c8a", "#787774")
+_INSIDE: Any = {"ha": "center", "fontsize": 8, "color": "white"}
+_BESIDE: Any = {"ha": "center", "fontsize": 8}
 _GIB = 1 << 30
 _MB = 1_000_000
 _STYLE: Any = {
@@ -65,7 +67,8 @@ def _decode(runs: Sequence[Run]) -> Figure | None:
         bars = axes.bar(
             places, heights, width * 0.92, yerr=ranges, capsize=3, color=_colour(position), ecolor="#37352f"
         )
-        axes.bar_label(bars, fmt="%.1f", padding=2, fontsize=8)
+        for place, height in zip(places, heights, strict=True):
+            axes.annotate(_number(height), (place, 0), xytext=(0, 4), textcoords="offset points", **_INSIDE)
         bars.set_label(run.identifier)
     axes.set_xticks(range(len(names)), [name.removeprefix("decode, ") for name in names])
     axes.grid(axis="x", visible=False)
@@ -84,13 +87,12 @@ def _aggregate(runs: Sequence[Run]) -> Figure | None:
         points = sorted((one.streams, one.tokens_per_second) for one in run.reported.aggregates)
         streams, rates = zip(*points, strict=True)
         axes.plot(streams, rates, marker="o", color=_colour(position), label=run.identifier)
+        above = 7 if position % 2 == 0 else -14
         for place, rate in points:
-            axes.annotate(
-                f"{rate:.1f}", (place, rate), textcoords="offset points", xytext=(0, 7), ha="center", fontsize=8
-            )
+            axes.annotate(_number(rate), (place, rate), xytext=(0, above), textcoords="offset points", **_BESIDE)
     axes.set_xticks(sorted({one.streams for run in drawn for one in run.reported.aggregates}))
-    axes.set_ylim(bottom=0)
     axes.margins(y=0.15)
+    axes.set_ylim(bottom=0)
     axes.set_xlabel("streams at once")
     axes.set_ylabel("tokens per second, all together")
     axes.set_title(_title("Aggregate by streams", drawn), loc="left")
@@ -130,7 +132,11 @@ def _title(text: str, runs: Sequence[Run]) -> str:
 
 def _legend(axes: Axes, runs: Sequence[Run]) -> None:
     if len(runs) > 1:
-        axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(0.0, -0.12))
+        axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(0.0, -0.2))
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}"
 
 
 def _colour(position: int) -> str:

@@ -61,7 +61,7 @@ class Decode(Strict):
         tokens_per_second: after the first token.
         time_to_first_token_seconds: of the short prompt.
         tokens: generated in one answer.
-        reasoning_tokens: of these, none where the server does not count them apart.
+        reasoning_tokens: of these.
         acceptance_length: tokens of one step, 1 and what was accepted of the draft; none without drafts.
         acceptance_percent: of drafted tokens.
         answer_without_content: whether the model was still thinking at the end.
@@ -70,7 +70,7 @@ class Decode(Strict):
     tokens_per_second: Spread | None
     time_to_first_token_seconds: Spread
     tokens: int
-    reasoning_tokens: Spread | None
+    reasoning_tokens: Spread
     acceptance_length: float | None
     acceptance_percent: float | None
     answer_without_content: bool

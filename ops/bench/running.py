@@ -130,6 +130,8 @@ def _fitted(target: Target, options: Options, words_per_token: float) -> tuple[P
         notes.append(f"a prefill of about {prefill_tokens:,} tokens: the longest context is {most:,}")
     if "ignore_eos" in target.servers[0].refused:
         notes.append("the server does not know ignore_eos, so answers may be shorter")
+    if "stream_options" not in target.servers[0].extras:
+        notes.append("the server does not count while it streams, so tokens are arrivals; drafts arrive together")
     plan = Plan(
         decode_tokens=decode_tokens,
         prefill_tokens=prefill_tokens,

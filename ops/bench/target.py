@@ -6,13 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from ops import stacks
 from ops.bench import prompts
 from ops.bench.record import Setup
 from ops.bench.server import Server, look_at
 from ops.errors import OperationError
 from ops.remote import run_on_node
 from ops.runtime_package import runtime_package
-from ops.stacks import planned, situation_of, stacks
 from spec.reference_settings import settings_of
 from spec.release import Release
 from spec.situation import Situation
@@ -52,12 +52,14 @@ def find_target(
         OperationError: there is no such stack, or a server does not answer.
     """
     headers = {"Authorization": f"Bearer {_key(key_variable)}"} if key_variable else {}
-    if name not in stacks():
+    if name not in stacks.stacks():
         if "://" not in name:
-            raise OperationError(f"{name} is neither a stack ({', '.join(stacks())}) nor an address with http://")
+            raise OperationError(
+                f"{name} is neither a stack ({', '.join(stacks.stacks())}) nor an address with http://"
+            )
         server = look_at(name, base_url(name), headers, model, dict(wanted))
         return Target(name, (server,), ((prompts.ARITHMETIC_PROMPT, prompts.ARITHMETIC_ANSWER),))
-    release = planned(name)
+    release = stacks.planned(name)
     members = {
         group.name: _address(release, group.ranks[0].node, group.port) for group in release.groups if group.serves
     }
@@ -76,7 +78,7 @@ def find_target(
             )
         )
     probes = tuple((probe.prompt, probe.answer) for probe in release.groups[0].probes)
-    return Target(name, tuple(found), probes, situation_of(name), release)
+    return Target(name, tuple(found), probes, stacks.situation_of(name), release)
 
 
 def setup_of(target: Target) -> Setup:

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from ops import stacks
 from ops.errors import OperationError
 from ops.remote import NodeError, run_on_node
-from ops.stacks import CATALOG, planned, situation_of
 from spec.ailment import Ailment, Severity
 from spec.cluster import Cluster
 from spec.connection import connection_to
@@ -108,8 +108,8 @@ def patients(names: Sequence[str], cluster: str | None, stack: str | None) -> li
         OperationError: a name is no node.
     """
     if stack is not None:
-        cluster = situation_of(stack).config.cluster
-        names = names or planned(stack).rank_nodes
+        cluster = stacks.situation_of(stack).config.cluster
+        names = names or stacks.planned(stack).rank_nodes
     known = _known(cluster)
     if not names:
         chosen = [patient for patient in known if cluster or _may_exist(patient)]
@@ -136,7 +136,7 @@ def judge(answers: Mapping[str, dict[str, Any] | str]) -> Examination:
     Args:
         answers: what each node said, or why it could not be asked.
     """
-    ailments = CATALOG.ailments()
+    ailments = stacks.CATALOG.ailments()
     heard = {name: answer for name, answer in answers.items() if not isinstance(answer, str)}
     found = [
         _diagnosis(ailments, name, one["id"], one["read"], one["values"])
@@ -159,11 +159,11 @@ def _ask(patient: Patient) -> dict[str, Any] | str:
 
 
 def _known(cluster: str | None) -> list[Patient]:
-    names = [cluster] if cluster else sorted(path.stem for path in (CATALOG.folder / "clusters").glob("*.yaml"))
+    names = [cluster] if cluster else sorted(path.stem for path in (stacks.CATALOG.folder / "clusters").glob("*.yaml"))
     return [
-        Patient(node, name, described, CATALOG.hardware(described.hardware).gpus)
+        Patient(node, name, described, stacks.CATALOG.hardware(described.hardware).gpus)
         for name in names
-        for described in [CATALOG.cluster(name)]
+        for described in [stacks.CATALOG.cluster(name)]
         for node in described.nodes
     ]
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from ops import stacks
 from ops.doctor.examining import Diagnosis
 from ops.errors import OperationError
 from ops.fabric_check.judging import Collective, Flow, Judge, nominal_gigabits
@@ -15,7 +16,6 @@ from ops.fabric_check.subject import CheckedNode, Subject
 from ops.node_session import NodeSession
 from ops.progress import Report
 from ops.remote import NodeError, run_on_node
-from ops.stacks import CATALOG
 from spec.release import GroupPlan, RankPlan
 
 _PORTS_EACH = 3
@@ -73,7 +73,7 @@ def check(subject: Subject, disturb: bool, collectives: bool, report: Report) ->
         report: receives what is being done.
     """
     outcome = Outcome()
-    judge = Judge(CATALOG.ailments())
+    judge = Judge(stacks.CATALOG.ailments())
     report(f"look at {', '.join(node.name for node in subject.nodes)}")
     for node, answer in zip(subject.nodes, _at_once(lambda one: _look(subject, one), subject.nodes), strict=True):
         if isinstance(answer, str):

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from ops import stacks
 from ops.errors import OperationError
-from ops.stacks import CATALOG, planned, situation_of, stacks
 from spec.cluster import Cluster
 from spec.connection import Connection, connection_to
 from spec.release import GroupPlan, Release
@@ -60,8 +60,8 @@ def find_subject(name: str) -> Subject:
     Raises:
         OperationError: there is neither.
     """
-    if name in stacks():
-        situation, release = situation_of(name), planned(name)
+    if name in stacks.stacks():
+        situation, release = stacks.situation_of(name), stacks.planned(name)
         fabric = situation.config.fabric
         rails = fabric.rails
         names = [rank.node for group in release.groups for rank in group.ranks]
@@ -73,9 +73,11 @@ def find_subject(name: str) -> Subject:
             release,
             situation.hardware.gpus,
         )
-    if not (CATALOG.folder / "clusters" / f"{name}.yaml").is_file():
-        raise OperationError(f"{name} is neither a stack ({', '.join(stacks())}) nor a cluster of catalog/clusters")
-    cluster = CATALOG.cluster(name)
+    if not (stacks.CATALOG.folder / "clusters" / f"{name}.yaml").is_file():
+        raise OperationError(
+            f"{name} is neither a stack ({', '.join(stacks.stacks())}) nor a cluster of catalog/clusters"
+        )
+    cluster = stacks.CATALOG.cluster(name)
     return Subject(
         name,
         cluster.storage_folder,
@@ -83,7 +85,7 @@ def find_subject(name: str) -> Subject:
             _node(cluster, node, _kind(cluster, node), range(len(cluster.nodes[node].rails))) for node in cluster.nodes
         ),
         None,
-        CATALOG.hardware(cluster.hardware).gpus,
+        stacks.CATALOG.hardware(cluster.hardware).gpus,
     )
 
 

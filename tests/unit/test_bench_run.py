@@ -10,9 +10,11 @@ from typer.testing import CliRunner
 from ops.bench import keeping, tables
 from ops.bench.comparing import compare, run_side, side
 from ops.bench.plots import draw
+from ops.bench.prompts import ARITHMETIC_ANSWER, ARITHMETIC_PROMPT
 from ops.bench.record import Run
 from ops.bench.running import Options, run_bench, wanted_fields
-from ops.bench.target import find_target
+from ops.bench.server import look_at
+from ops.bench.target import Target, find_target
 from ops.cli import app
 from ops.errors import OperationError
 from tests.known_server import Behaviour, known_server
@@ -87,6 +89,7 @@ def test_a_model_that_thinks_is_measured_and_its_reasoning_is_no_content() -> No
     run = bench(Behaviour(thinks=True), Options(**{**vars(QUICK), "quality": False}))
     assert run.is_result
     assert not run.reported.decode["prose"].answer_without_content
+    assert run.reported.decode["prose"].reasoning_tokens.median == 17
 
 
 def test_a_server_without_counters_and_extras_is_measured_with_doubts() -> None:
@@ -97,6 +100,29 @@ def test_a_server_without_counters_and_extras_is_measured_with_doubts() -> None:
     assert run.method.refused_fields == ("ignore_eos", "logprobs")
     assert any("nothing confirms" in doubt for doubt in run.reported.doubts)
     assert any("ignore_eos" in note for note in run.method.notes)
+
+
+def test_all_members_of_a_pool_are_measured_at_once_and_a_router_counts_for_them() -> None:
+    options = Options(**{**vars(QUICK), "quality": False, "repetitions": 1})
+    slow = Behaviour(first_seconds=0.3, tokens_per_second=200)
+    with known_server(slow) as one, known_server(slow) as two:
+        servers = tuple(
+            look_at(name, server.base_url, {}, None, wanted_fields(options))
+            for name, server in (("one", one), ("two", two))
+        )
+        probes = ((ARITHMETIC_PROMPT, ARITHMETIC_ANSWER),)
+        run = run_bench(Target("pool", servers, probes), options, lambda _: None)
+        told = [server.timeline() for server in (one, two)]
+        router = look_at("router", one.base_url, {}, None, wanted_fields(options), (one.root, two.root))
+        assert router.counters().cached_tokens == 0
+    assert run.reported.prefill
+    assert run.reported.prefill.total_tokens_per_second > 1.5 * run.reported.prefill.tokens_per_second.median
+    assert [aggregate.streams for aggregate in run.reported.aggregates] == [4, 8]
+    assert run.reported.decode["prose"].tokens_per_second
+    assert run.reported.decode["prose"].tokens_per_second.count == 2
+    # What the servers themselves wrote down: the long prompts were under way on both at the same time.
+    long = [[sent for sent in sents if len(sent.prompt.split()) > 100][-1] for sents in told]
+    assert max(sent.received_seconds for sent in long) < min(sent.token_seconds[0] for sent in long)
 
 
 def test_no_two_runs_use_the_same_words() -> None:
