@@ -53,6 +53,8 @@ def show(outcome: Outcome) -> None:
     for text in outcome.left_out:
         console.print("[magenta]left out[/magenta]", end=" ")
         console.print(text, markup=False)
+    for text in outcome.notes:
+        console.print(text, markup=False)
     count = len(outcome.findings)
     console.print(f"{count} finding{'s' if count != 1 else ''}", markup=False)
 

@@ -35,7 +35,8 @@ class Outcome:
         flows: TCP that was tried.
         collectives: that ran.
         findings: what it all means.
-        left_out: steps that were not run, and why.
+        left_out: steps that should have been run and were not, and why.
+        notes: steps that there are none of for such a subject.
         unasked: nodes that could not be asked: name and why.
     """
 
@@ -44,6 +45,7 @@ class Outcome:
     collectives: list[Collective] = field(default_factory=list)
     findings: list[Diagnosis] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     unasked: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -59,6 +61,7 @@ class Outcome:
             "collectives": [vars(one) for one in self.collectives],
             "findings": [vars(found) for found in self.findings],
             "left_out": self.left_out,
+            "notes": self.notes,
             "could_not_ask": self.unasked,
         }
 
@@ -82,12 +85,11 @@ def check(subject: Subject, disturb: bool, collectives: bool, report: Report) ->
             outcome.looks[node.name] = answer
     outcome.findings += judge.links(outcome.looks)
     present = [node for node in subject.nodes if node.name in outcome.looks and not _has_no_socket(outcome, node)]
-    busy = {name: look["serving"] for name, look in outcome.looks.items() if look["serving"]}
-    may_load = disturb or not busy
+    obstacles = _obstacles(outcome)
+    may_load = disturb or not obstacles
     if not may_load:
-        shown = "; ".join(f"{name} runs {', '.join(containers)}" for name, containers in busy.items())
         outcome.left_out.append(
-            f"streams and collectives would disturb what serves ({shown}): stop it, or say --disturb"
+            f"streams and all-reduce could disturb what serves ({'; '.join(obstacles)}): stop it, or say --disturb"
         )
     _mesh(subject, present, may_load, outcome, report)
     links = {(name, rail): link for name, look in outcome.looks.items() for rail, link in enumerate(look["links"])}
@@ -96,6 +98,15 @@ def check(subject: Subject, disturb: bool, collectives: bool, report: Report) ->
         _collectives(subject, outcome, report)
         outcome.findings += judge.collectives(outcome.collectives, nominal_gigabits(outcome.looks.values()))
     return outcome
+
+
+def _obstacles(outcome: Outcome) -> list[str]:
+    """Returns what serves on which node, or why nobody knows; not to know is no licence to load a node."""
+    return [
+        f"{name} runs {', '.join(look['serving'])}" if look["serving"] else f"{name}: {look['serving_unknown']}"
+        for name, look in outcome.looks.items()
+        if look["serving"] or look["serving_unknown"]
+    ]
 
 
 def _at_once(ask: Callable[[Any], Any], things: Sequence[Any]) -> list[Any]:
@@ -221,14 +232,14 @@ def _connect(
 
 def _collectives(subject: Subject, outcome: Outcome, report: Report) -> None:
     if subject.release is None:
-        outcome.left_out.append("collectives: a cluster has no image to run them in; name a stack")
+        outcome.notes.append("no all-reduce: a cluster has no image to run it in; name a stack")
         return
     if any(found.severity == "error" for found in outcome.findings) or outcome.unasked:
         outcome.left_out.append("collectives: the links or the mesh have errors, which come first")
         return
     for group in subject.release.groups:
         if len(group.ranks) < 2:
-            outcome.left_out.append(f"collectives: group {group.name} has one rank, which talks to nobody")
+            outcome.notes.append(f"no all-reduce in group {group.name}: its one rank talks to nobody")
             continue
         for variant, rails, environment in _variants(subject):
             report(f"all-reduce in group {group.name}: {variant}")

@@ -103,16 +103,19 @@ class Judge:
             flows: all that were tried.
             links: by node and rail, for the speed that a link should have.
         """
-        blocked = [flow for flow in flows if flow.why]
+        blocked: dict[tuple[int, str, str], list[Flow]] = defaultdict(list)
+        for flow in flows:
+            if flow.why:
+                blocked[flow.rail, flow.source, flow.target].append(flow)
         found = [
             self._find(
-                flow.target,
+                target,
                 "mesh-blocked",
-                f"{flow.source} cannot reach port {flow.port} of {flow.target} over rail {flow.rail}: {flow.why}",
-                interface=flow.interface,
-                node=flow.target,
+                f"{source} cannot reach {_ports(pair)} of {target} over rail {rail}: {pair[0].why}",
+                interface=pair[0].interface,
+                node=target,
             )
-            for flow in blocked
+            for (rail, source, target), pair in blocked.items()
         ]
         streams = [flow for flow in flows if flow.gigabits_per_second is not None]
         return [*found, *self._slow(streams, links)]
@@ -219,6 +222,11 @@ def nominal_gigabits(looks: Iterable[dict[str, Any]]) -> float | None:
     """Returns what the slowest RDMA port says of its rate (`100 Gb/sec (4X EDR)`); none without RDMA."""
     rates = [_number(link["rate"]) for look in looks for link in look["links"] if link["rate"]]
     return min(rates, default=None)
+
+
+def _ports(flows: Sequence[Flow]) -> str:
+    numbers = ", ".join(str(flow.port) for flow in flows)
+    return f"port{'s' if len(flows) != 1 else ''} {numbers}"
 
 
 def _number(text: str) -> float:

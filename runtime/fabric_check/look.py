@@ -8,6 +8,7 @@ from runtime.fabric.request import FabricRequest
 from runtime.fabric.resolving import Patience, Surroundings, resolve
 from runtime.fabric.result import FabricError
 from runtime.node.docker import docker
+from runtime.node.errors import NodeTaskError
 
 
 def look(request: dict[str, Any]) -> dict[str, Any]:
@@ -15,9 +16,11 @@ def look(request: dict[str, Any]) -> dict[str, Any]:
 
     Returns:
         `problems` (each `code`, `text`, `way_out`), `table`, `links` (one a rail), `indexes` (of the RoCE v2 GIDs of
-        each rail's address, by device), `serving` (containers of ours that run).
+        each rail's address, by device), `serving` (containers of ours that run; none where Docker cannot be asked) and
+        `serving_unknown` (why).
     """
-    return {**look_at_tree(request, Surroundings()), "serving": _serving()}
+    serving, unknown = _serving()
+    return {**look_at_tree(request, Surroundings()), "serving": serving, "serving_unknown": unknown}
 
 
 def look_at_tree(request: dict[str, Any], surroundings: Surroundings) -> dict[str, Any]:
@@ -62,8 +65,12 @@ def _pcie(folder: Path) -> dict[str, str | None]:
     return {name: _text(folder / name) for name in names}
 
 
-def _serving() -> list[str]:
-    return sorted(docker("ps", "--format", "{{.Names}}", "--filter", "label=gb10-serving.stack").stdout.split())
+def _serving() -> tuple[list[str] | None, str | None]:
+    try:
+        shown = docker("ps", "--format", "{{.Names}}", "--filter", "label=gb10-serving.stack").stdout
+    except NodeTaskError as error:
+        return None, str(error)
+    return sorted(shown.split()), None
 
 
 def _text(path: Path) -> str | None:

@@ -197,8 +197,8 @@ def test_the_container_is_the_ranks_own_but_for_what_it_runs() -> None:
 class FakeNodes:
     """Nodes that answer as told: this is about the order of the steps, not about the network."""
 
-    def __init__(self, serving: tuple[str, ...] = (), absent: str | None = None) -> None:
-        self.serving, self.absent = serving, absent
+    def __init__(self, serving: tuple[str, ...] = (), absent: str | None = None, unknown: str | None = None) -> None:
+        self.serving, self.absent, self.unknown = serving, absent, unknown
         self.verbs: list[str] = []
 
     def run(self, connection: Connection, _folder: str, verb: str, asked: dict[str, Any], **_: Any) -> Any:
@@ -208,7 +208,8 @@ class FakeNodes:
         if verb == "fabric-look":
             link = {"interface": "rail0", "mtu_bytes": 1500, "speed_megabits": None, "is_physical": False}
             link |= {"hca": None, "rate": None, "pcie": dict.fromkeys(PCIE), "state": "up"}
-            return {"problems": [], "table": "t", "links": [link], "indexes": [{}], "serving": list(self.serving)}
+            known = {"serving": None if self.unknown else list(self.serving), "serving_unknown": self.unknown}
+            return {"problems": [], "table": "t", "links": [link], "indexes": [{}], **known}
         if verb == "fabric-connect":
             rate = 8.0 if asked["stream_seconds"] else None
             return [{**target, "why": None, "gigabits_per_second": rate} for target in asked["targets"]]
@@ -251,11 +252,19 @@ def test_it_does_not_disturb_what_serves_unless_told(monkeypatch: pytest.MonkeyP
     nodes = FakeNodes(serving=("main-lab-1-rank0",))
     code, data = checked(monkeypatch, nodes)
     assert code == 1
-    assert "would disturb what serves" in data["left_out"][0]
+    assert "could disturb what serves" in data["left_out"][0]
     assert "fabric-all-reduce" not in nodes.verbs
     assert all(one["gigabits_per_second"] is None for one in data["flows"])
     assert checked(monkeypatch, nodes, "--disturb")[0] == 0
     assert "fabric-all-reduce" in nodes.verbs
+
+
+def test_not_to_know_what_serves_is_no_licence(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = FakeNodes(unknown="Docker does not answer")
+    code, data = checked(monkeypatch, nodes)
+    assert code == 1
+    assert "lab-1: Docker does not answer" in data["left_out"][0]
+    assert "fabric-all-reduce" not in nodes.verbs
 
 
 def test_a_node_that_cannot_be_asked_is_not_sound(monkeypatch: pytest.MonkeyPatch) -> None:
