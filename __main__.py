@@ -7,11 +7,15 @@ import pulumi
 
 from components.deployment import Deployment
 from components.hooks import Hooks
+from components.rank_secrets import Secrets
+from ops.errors import OperationError
 from ops.interrupts import end_quietly_when_interrupted
-from ops.leftovers import leftover_hook, revival_hook
+from ops.rank_folders import preparation_hook
+from ops.revival import revive_parked_groups
 from spec.catalog import Catalog, refuse_unclean_file
 from spec.errors import SpecificationError
 from spec.plan import plan_release
+from spec.supervision import refuse_secrets
 
 PROJECT = Path(__file__).absolute().parent
 
@@ -22,14 +26,20 @@ _SAID_WHY = 32
 def main() -> None:
     """Declares the deployment of the selected stack."""
     end_quietly_when_interrupted()
-    stack = pulumi.get_stack()
+    stack, config = pulumi.get_stack(), pulumi.Config()
     try:
         refuse_unclean_file(PROJECT, stack)
-        release = plan_release(stack, pulumi.Config().get_object("deployment"), Catalog(PROJECT / "catalog"))
-    except SpecificationError as error:
+        release = plan_release(stack, config.get_object("deployment"), Catalog(PROJECT / "catalog"))
+        refuse_secrets(release, api_key=config.get_secret("apiKey") is not None)
+        if not pulumi.runtime.is_dry_run():
+            revive_parked_groups(release, pulumi.log.info)
+    except (SpecificationError, OperationError) as error:
         pulumi.log.error(str(error))
         sys.exit(_SAID_WHY)
-    deployment = Deployment(release, Hooks(leftover_hook(release), revival_hook(release)))
+    secrets = Secrets(
+        pulumi.Output.from_input(config.get_secret("apiKey")), pulumi.Output.from_input(config.get_secret("hfToken"))
+    )
+    deployment = Deployment(release, Hooks(preparation_hook(release)), secrets)
     pulumi.export("release", release.hash)
     pulumi.export("endpoints", deployment.endpoints)
 

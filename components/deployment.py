@@ -6,6 +6,7 @@ from components.hooks import Hooks
 from components.model_image import ModelImage
 from components.model_weights import ModelWeights
 from components.node import Node
+from components.rank_secrets import Secrets
 from components.serving_group import ServingGroup
 from spec.release import Release
 
@@ -17,12 +18,13 @@ class Deployment(pulumi.ComponentResource):
         endpoints: the address of each group's API by the group's name, known once it answered right.
     """
 
-    def __init__(self, release: Release, hooks: Hooks) -> None:
+    def __init__(self, release: Release, hooks: Hooks, secrets: Secrets) -> None:
         """Declares the deployment of a Release.
 
         Args:
             release: what to deploy.
-            hooks: what is done before ranks are created and waited for.
+            hooks: what is done before ranks are created.
+            secrets: what the engines need and nobody may see.
         """
         super().__init__("gb10-serving:deployment:Deployment", release.stack, None)
         child = pulumi.ResourceOptions(parent=self)
@@ -31,7 +33,7 @@ class Deployment(pulumi.ComponentResource):
         image = ModelImage("image", release.image, nodes[release.image.build_on], rank_nodes, child)
         weights = [ModelWeights(plan, rank_nodes, child) for plan in release.weights]
         self.groups = {
-            group.name: ServingGroup(group.name, release, group, nodes, image, weights, hooks, child)
+            group.name: ServingGroup(group.name, release, group, nodes, image, weights, hooks, secrets, child)
             for group in release.groups
         }
         self.endpoints = pulumi.Output.all(**{name: group.endpoint for name, group in self.groups.items()})

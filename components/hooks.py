@@ -10,9 +10,7 @@ class Hooks:
     """The hooks of a deployment.
 
     Attributes:
-        before_rank_create: removes what an interrupted `up` left under a rank's name.
-        before_ready: starts a group again that a failed `up` left with an ended rank.
+        before_rank_create: makes a rank's folder on its node and removes what an interrupted `up` left under its name.
     """
 
     before_rank_create: pulumi.ResourceHook
-    before_ready: pulumi.ResourceHook

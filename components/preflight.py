@@ -46,7 +46,9 @@ def preflight(
                 ],
                 "mounts": [mount.source for mount in rank.mounts],
                 "fabric": node.plan.fabric,
-                "ports": _ports(group) if rank.is_head else [],
+                "floor_percent": release.memory.floor_percent,
+                "gpus": rank.gpus,
+                "ports": _ports(group, rank),
                 "required_bytes": group.required_bytes,
                 "shared_memory_bytes": node.plan.shared_memory_bytes,
                 "open_files": rank.open_files,
@@ -57,5 +59,8 @@ def preflight(
     )
 
 
-def _ports(group: GroupPlan) -> list[int]:
-    return [group.port, group.master_port] if group.serves else [group.master_port]
+def _ports(group: GroupPlan, rank: RankPlan) -> list[int]:
+    supervisor = rank.supervision.peers[rank.rank].port
+    if not rank.is_head:
+        return [supervisor]
+    return [supervisor, group.port, group.master_port] if group.serves else [supervisor, group.master_port]

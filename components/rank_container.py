@@ -5,6 +5,7 @@ import pulumi_docker as docker
 
 from components.node import Node
 from spec.release import GroupPlan, RankPlan, Release
+from spec.supervision import supervisor_command, supervisor_mounts
 
 
 def rank_container(
@@ -18,7 +19,7 @@ def rank_container(
     before_create: pulumi.ResourceHook,
     parent: pulumi.Resource,
 ) -> docker.Container:
-    """Declares the container.
+    """Declares the container, whose first process is the rank's supervisor.
 
     Args:
         name: logical name.
@@ -29,26 +30,27 @@ def rank_container(
         image: the image's reference, as an output of the group's generation: only a plain text input that forces
             replacement makes the engine stop the whole old group first (shared/facts/engine.md 2.3).
         depends_on: what must be there before.
-        before_create: removes what an interrupted `up` left under this name.
+        before_create: makes the rank's folder on the node, and removes what an interrupted `up` left under this name.
         parent: the group.
     """
+    program, *arguments = supervisor_command(release, group, rank)
     return docker.Container(
         name,
         name=rank.container,
         image=image,
-        entrypoints=[rank.command[0]],
-        command=list(rank.command[1:]),
+        entrypoints=[program],
+        command=arguments,
         envs=[f"{key}={value}" for key, value in sorted(rank.environment.items())],
         labels=_labels(release, group, rank),
-        mounts=_mounts(rank),
+        mounts=_mounts(release, rank),
         ulimits=_limits(rank),
         gpus="all" if rank.gpus else None,
         devices=[docker.ContainerDeviceArgs(host_path=device) for device in rank.devices] or None,
         capabilities=docker.ContainerCapabilitiesArgs(adds=list(rank.capabilities)) if rank.capabilities else None,
         network_mode="host",
         ipc_mode="host",
-        init=True,
-        restart="no",
+        # A group that serves comes back after a reboot; a job that was interrupted does not begin again by itself.
+        restart="unless-stopped" if group.serves else "no",
         must_run=group.serves,
         wait=False,
         log_driver="json-file",
@@ -75,10 +77,10 @@ def _labels(release: Release, group: GroupPlan, rank: RankPlan) -> list[docker.C
     return [docker.ContainerLabelArgs(label=key, value=value) for key, value in labels.items()]
 
 
-def _mounts(rank: RankPlan) -> list[docker.ContainerMountArgs]:
+def _mounts(release: Release, rank: RankPlan) -> list[docker.ContainerMountArgs]:
     return [
         docker.ContainerMountArgs(type="bind", source=mount.source, target=mount.target, read_only=mount.read_only)
-        for mount in rank.mounts
+        for mount in (*rank.mounts, *supervisor_mounts(release, rank))
     ]
 
 

@@ -1,7 +1,5 @@
 """A group of ranks that serves one model together: preflight, claims, generation, ranks, readiness."""
 
-from typing import Any
-
 import pulumi
 import pulumi_command as command
 import pulumi_docker as docker
@@ -12,11 +10,10 @@ from components.model_weights import ModelWeights
 from components.node import Node
 from components.preflight import preflight
 from components.rank_container import rank_container
+from components.rank_secrets import RankSecrets, Secrets
 from components.task import task
+from spec.asking import ready_request
 from spec.release import GroupPlan, RankPlan, Release
-
-_ANSWERS_SECONDS = 600
-"""What all probes together may take after the start."""
 
 
 class ServingGroup(pulumi.ComponentResource):
@@ -42,6 +39,7 @@ class ServingGroup(pulumi.ComponentResource):
         image: ModelImage,
         weights: list[ModelWeights],
         hooks: Hooks,
+        secrets: Secrets,
         opts: pulumi.ResourceOptions,
     ) -> None:
         """Declares everything that makes the group run and prove itself."""
@@ -54,15 +52,16 @@ class ServingGroup(pulumi.ComponentResource):
             for rank in group.ranks
         ]
         claims: list[pulumi.Resource] = [self._claim(rank, preflights) for rank in group.ranks]
+        kept = RankSecrets(f"{name}-secrets", group, nodes, secrets, claims, self)
         self.generation = command.local.Command(
             f"{name}-generation",
             create=f"echo {group.hash}",
-            triggers=[group.hash],
+            triggers=[group.hash, kept.fingerprint],
             add_previous_output_in_env=False,
             opts=pulumi.ResourceOptions(parent=self, depends_on=claims, delete_before_replace=True),
         )
-        workers = [self._rank(rank, claims) for rank in group.ranks[1:]]
-        head = self._rank(group.ranks[0], [*claims, *workers])
+        workers = [self._rank(rank, [*claims, kept.on_node[rank.node]]) for rank in group.ranks[1:]]
+        head = self._rank(group.ranks[0], [*claims, kept.on_node[group.ranks[0].node], *workers])
         self.ranks = [head, *workers]
         self.readiness = self._readiness()
         address = nodes[group.ranks[0].node].plan.connection.address
@@ -96,38 +95,11 @@ class ServingGroup(pulumi.ComponentResource):
         )
 
     def _readiness(self) -> command.local.Command:
-        group, release = self._group, self._release
         return task(
             f"{self._name}-ready",
             "ready",
-            {
-                "storage_folder": release.storage_folder,
-                "group": group.name,
-                "ranks": [
-                    {
-                        "rank": rank.rank,
-                        "node": rank.node,
-                        "container": rank.container,
-                        "interfaces": sorted(self._nodes[rank.node].plan.fabric),
-                        "connection": self._nodes[rank.node].request["connection"],
-                    }
-                    for rank in group.ranks
-                ],
-                "probe": self._probe() if group.serves else None,
-                "watch_seconds": release.readiness.start_timeout_seconds + _ANSWERS_SECONDS,
-            },
+            ready_request(self._release, self._group),
             parent=self,
             depends_on=list(self.ranks),
             triggers=[rank.id for rank in self.ranks],
-            before_create=self._hooks.before_ready,
         )
-
-    def _probe(self) -> dict[str, Any]:
-        group, readiness = self._group, self._release.readiness
-        return {
-            "port": group.port,
-            "served_name": group.served_name,
-            "probes": [probe.model_dump(mode="json") for probe in group.probes],
-            "start_timeout_seconds": readiness.start_timeout_seconds,
-            "answer_timeout_seconds": readiness.answer_timeout_seconds,
-        }

@@ -19,7 +19,7 @@ def task(
     depends_on: list[pulumi.Resource] | None = None,
     delete_verb: str | None = None,
     triggers: list[Any] | None = None,
-    before_create: pulumi.ResourceHook | None = None,
+    secret_answer: bool = False,
 ) -> command.local.Command:
     """Declares one task; another request runs it again in place, other triggers replace it.
 
@@ -34,7 +34,7 @@ def task(
         depends_on: what must be there before.
         delete_verb: the task that undoes it when the resource goes.
         triggers: values whose change runs it anew.
-        before_create: hook that runs before.
+        secret_answer: the answer is neither shown nor kept in the clear.
     """
     return command.local.Command(
         name,
@@ -43,10 +43,11 @@ def task(
         stdin=pulumi.Output.json_dumps(request, sort_keys=True, separators=(",", ":")),
         triggers=triggers,
         add_previous_output_in_env=False,
+        logging=command.local.Logging.STDERR if secret_answer else None,
         opts=pulumi.ResourceOptions(
             parent=parent,
             depends_on=depends_on,
-            hooks=pulumi.ResourceHookBinding(before_create=[before_create]) if before_create else None,
+            additional_secret_outputs=["stdout"] if secret_answer else None,
         ),
     )
 

@@ -60,6 +60,7 @@ def _group_lines(group: GroupPlan) -> list[str]:
 
 
 def _rank_lines(rank: RankPlan) -> list[str]:
+    own = rank.supervision.peers[rank.rank]
     return [
         f"rank {rank.rank} on {rank.node}: {rank.container}",
         *(f"  {line}" for line in _command_lines(rank.command)),
@@ -68,6 +69,10 @@ def _rank_lines(rank: RankPlan) -> list[str]:
             f"  mount {mount.source} at {mount.target}{'' if mount.read_only else ', writable'}"
             for mount in rank.mounts
         ),
+        *(f"  before: {' '.join(step)}" for step in rank.supervision.before),
+        *([f"  awaits {n} accelerators"] if (n := rank.supervision.awaited_accelerators) else []),
+        f"  supervisor at {own.address}:{own.port}, floor {rank.supervision.floor_percent:g} %, "
+        f"backstop {rank.supervision.backstop_percent:g} %, page cache {rank.supervision.page_cache.release}",
         *(f"  device {device}" for device in rank.devices),
         *(f"  capability {capability}" for capability in rank.capabilities),
         f"  open files {rank.open_files}, locked memory {rank.locked_memory_bytes}, gpus {rank.gpus}",

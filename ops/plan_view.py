@@ -64,7 +64,8 @@ def show_rules() -> None:
 
 
 def docker_run(release: Release, rank: RankPlan) -> str:
-    """Returns the `docker run` that makes the same container by hand, a setting a line."""
+    """Returns the `docker run` of a rank's engine alone, a setting a line: to try it by hand, unwatched."""
+    steps = [f"# before it, in the same container: {shlex.join(step)}" for step in rank.supervision.before]
     words = [
         f"--name {rank.container}",
         "--network host --ipc host --init",
@@ -78,7 +79,7 @@ def docker_run(release: Release, rank: RankPlan) -> str:
         f"--entrypoint {shlex.quote(rank.command[0])} {release.image.reference}",
         shlex.join(rank.command[1:]),
     ]
-    return " \\\n  ".join(["docker run --detach", *words])
+    return "\n".join([*steps, " \\\n  ".join(["docker run --detach", *words])])
 
 
 def find_rank(release: Release, name: str) -> RankPlan:

@@ -1,4 +1,4 @@
-"""Watches a group from its start to its first right answers, and fails within seconds when a rank has ended."""
+"""Watches a group from its start to its first right answers, and fails within seconds when it cannot get there."""
 
 import json
 import queue
@@ -18,6 +18,8 @@ from spec.connection import Connection
 _SHOWN_LINES = 30
 _PROGRESS_SECONDS = 15
 _LEAST_RAIL_BYTES = 4096
+_PARKED = ("tripped", "failed")
+_SERVING = "serving"
 
 
 @dataclass
@@ -26,16 +28,18 @@ class WatchedRank:
 
     Attributes:
         name: for people, such as `rank 0 (head) on lab-1`.
-        plan: `rank`, `node`, `container`, `interfaces` of the request.
+        plan: `rank`, `node`, `container`, `interfaces`, `supervisor` of the request.
         connection: how to reach its node.
-        state: `unknown` until the first report, then `running`, `ended` or `absent`.
-        rail_bytes_before: the rails' byte counter at the first report.
+        state: `unknown` until the first report, then `running`, `ended` or `absent`; of its container.
+        supervisor: the status that its supervisor shows; empty before it has one.
+        rail_bytes_before: what the engine had moved over the rails before it was asked anything.
     """
 
     name: str
     plan: dict[str, Any]
     connection: Connection
     state: str = "unknown"
+    supervisor: dict[str, Any] = field(default_factory=dict)
     last_lines: list[str] = field(default_factory=list)
     exit_code: int | None = None
     rail_bytes_before: int | None = None
@@ -46,17 +50,26 @@ class WatchedRank:
         return self.state == "ended" and self.exit_code == 0
 
     @property
+    def shown_state(self) -> str:
+        """What people see: its supervisor's state where there is one."""
+        return self.supervisor.get("state", self.state) if self.state == "running" else self.state
+
+    @property
     def watched(self) -> dict[str, Any]:
         """What its node is asked to watch."""
-        return {key: self.plan[key] for key in ("container", "interfaces")}
+        return {"container": self.plan["container"]}
+
+    @property
+    def rails(self) -> dict[str, Any]:
+        """What its node is asked of the rails."""
+        return {key: self.plan[key] for key in ("container", "interfaces", "supervisor")}
 
     def apply(self, report: dict[str, Any]) -> None:
         """Takes over what the node says."""
         self.state = report["state"]
+        self.supervisor = report["supervisor"] or {}
         self.exit_code = report["exit_code"]
         self.last_lines = report["last_lines"] or self.last_lines
-        if self.rail_bytes_before is None:
-            self.rail_bytes_before = report["rail_bytes"]
 
 
 Event = tuple[WatchedRank | None, dict[str, Any] | OperationError]
@@ -69,13 +82,13 @@ def wait_until_ready(request: dict[str, Any]) -> dict[str, Any]:
     An offline job, which has no probe, is waited for until all its ranks have ended without error.
 
     Args:
-        request: `storage_folder`, `group`, `ranks` (each `rank`, `node`, `container`, `interfaces`, `connection`),
-            `probe` (request of the head's probe, none for an offline job),
-            `watch_seconds` (the longest that it may take).
+        request: `storage_folder`, `group`, `ranks` (each `rank`, `node`, `container`, `interfaces`, `supervisor`,
+            `connection`), `probe` (request of the head's probe, none for an offline job), `start_timeout_seconds`
+            (until all serve), `watch_seconds` (the longest that it may take).
 
     Raises:
-        OperationError: a rank ended or cannot be watched, the head answered wrong or not in time, or nothing went over
-            the fabric.
+        OperationError: a rank ended, gave up or cannot be watched, the group did not serve or answer in time, the head
+            answered wrong, or nothing went over the fabric.
     """
     ranks = [_watched(plan) for plan in request["ranks"]]
     for rank in ranks:
@@ -121,6 +134,8 @@ def _follow(request: dict[str, Any], ranks: list[WatchedRank], events: "queue.Qu
             rank, event = events.get(timeout=max(0.1, next_progress - time.monotonic()))
         except queue.Empty:
             _tell_progress(request["group"], ranks, time.monotonic() - started)
+            if request["probe"] and not probing and time.monotonic() - started > request["start_timeout_seconds"]:
+                raise _failure(request, ranks, OperationError(_too_late(request, ranks))) from None
             next_progress = time.monotonic() + _PROGRESS_SECONDS
             continue
         if isinstance(event, OperationError):
@@ -135,8 +150,12 @@ def _follow(request: dict[str, Any], ranks: list[WatchedRank], events: "queue.Qu
             continue
         if rank.state != "running":
             raise _ended(rank, ranks)
-        if request["probe"] and not probing and all(other.state == "running" for other in ranks):
+        if rank.shown_state in _PARKED:
+            raise _parked(request, rank, ranks)
+        if request["probe"] and not probing and all(other.shown_state == _SERVING for other in ranks):
             probing = True
+            for other in ranks if len(ranks) > 1 else ():
+                other.rail_bytes_before = _rail_bytes(request, other)
             threading.Thread(target=_probe, args=(ranks[0], request, events), daemon=True).start()
 
 
@@ -152,7 +171,7 @@ def _start_watch(rank: WatchedRank, request: dict[str, Any], events: "queue.Queu
     assert watch.stdin
     assert watch.stdout
     assert watch.stderr
-    watch.stdin.write(json.dumps(rank.watched) + "\n")
+    watch.stdin.write(json.dumps({"storage_folder": request["storage_folder"], **rank.watched}) + "\n")
     watch.stdin.flush()
     threading.Thread(target=_read_watch, args=(watch.stdout, watch.stderr, rank, events), daemon=True).start()
     return watch
@@ -183,9 +202,7 @@ def _probe(head: WatchedRank, request: dict[str, Any], events: "queue.Queue[Even
 def _check_rails(request: dict[str, Any], ranks: list[WatchedRank]) -> None:
     """Tensor parallel ranks that answered must have talked over the rails; a single rank has nobody to talk to."""
     for rank in ranks if len(ranks) > 1 else ():
-        interfaces = {"interfaces": rank.plan["interfaces"]}
-        now = run_on_node(rank.connection, request["storage_folder"], "rail-bytes", interfaces)
-        moved = now - (rank.rail_bytes_before or 0)
+        moved = _rail_bytes(request, rank) - (rank.rail_bytes_before or 0)
         if moved < _LEAST_RAIL_BYTES:
             raise OperationError(
                 f"the answers are right, but {rank.name} moved only {moved} bytes over "
@@ -194,10 +211,15 @@ def _check_rails(request: dict[str, Any], ranks: list[WatchedRank]) -> None:
             )
 
 
+def _rail_bytes(request: dict[str, Any], rank: WatchedRank) -> int:
+    asked = {"storage_folder": request["storage_folder"], **rank.rails}
+    return run_on_node(rank.connection, request["storage_folder"], "rail-bytes", asked)
+
+
 def _failure(request: dict[str, Any], ranks: list[WatchedRank], error: OperationError) -> OperationError:
     """Returns the error with the state of every rank and the head's last words, since the cause is often there."""
     _ask_again(request, ranks[0])
-    states = "\n".join(f"  {rank.name}: {rank.state}" for rank in ranks)
+    states = "\n".join(f"  {rank.name}: {rank.shown_state}" for rank in ranks)
     return OperationError(f"group {request['group']} is not ready: {error}\n{states}\n{_words_of(ranks[0])}")
 
 
@@ -209,23 +231,46 @@ def _ask_again(request: dict[str, Any], rank: WatchedRank) -> None:
         rank.last_lines.append(f"(its node cannot be asked any more: {error})")
 
 
+def _parked(request: dict[str, Any], rank: WatchedRank, ranks: list[WatchedRank]) -> OperationError:
+    """Returns why a group gave up: the first cause of any rank, and the last words of the rank where it began."""
+    for other in ranks:
+        _ask_again(request, other)
+    causes = [other.supervisor["cause"] for other in ranks if other.shown_state in _PARKED]
+    first = min(causes or [rank.supervisor["cause"]], key=lambda cause: cause["at_seconds"])
+    states = ", ".join(f"{other.name}: {other.shown_state}" for other in ranks)
+    return OperationError(
+        f"group {request['group']} is {rank.shown_state}: {first['text']} ({states})\n{_words_of(ranks[first['rank']])}"
+    )
+
+
+def _too_late(request: dict[str, Any], ranks: list[WatchedRank]) -> str:
+    waiting = [f"{rank.name} waits for {text}" for rank in ranks for text in rank.supervisor.get("waiting_for", ())]
+    return f"not serving within {request['start_timeout_seconds']} s{': ' if waiting else ''}{'; '.join(waiting)}"
+
+
 def _ended(rank: WatchedRank, ranks: list[WatchedRank]) -> OperationError:
     what = f"ended with exit code {rank.exit_code}" if rank.state == "ended" else "has no container"
-    others = ", ".join(f"{other.name}: {other.state}" for other in ranks if other is not rank)
+    others = ", ".join(f"{other.name}: {other.shown_state}" for other in ranks if other is not rank)
     return OperationError(
         f"{rank.name} {what} before the group was ready ({others or 'it is alone'})\n{_words_of(rank)}"
     )
 
 
 def _report(request: dict[str, Any], rank: WatchedRank) -> dict[str, Any]:
-    return run_on_node(rank.connection, request["storage_folder"], "report-rank", rank.watched)
+    asked = {"storage_folder": request["storage_folder"], **rank.watched}
+    return run_on_node(rank.connection, request["storage_folder"], "report-rank", asked)
 
 
 def _words_of(rank: WatchedRank) -> str:
     return f"Last lines of {rank.name}:\n" + "\n".join(f"    {line}" for line in rank.last_lines[-_SHOWN_LINES:])
 
 
+def _shown(rank: WatchedRank) -> str:
+    waiting = rank.supervisor.get("waiting_for")
+    return f"{rank.name} {rank.shown_state}{f' (waiting: {waiting[0]})' if waiting else ''}"
+
+
 def _tell_progress(group: str, ranks: list[WatchedRank], seconds: float) -> None:
-    states = "; ".join(f"{rank.name} {rank.state}" for rank in ranks)
+    states = "; ".join(_shown(rank) for rank in ranks)
     last = ranks[0].last_lines[-1][:120] if ranks[0].last_lines else "nothing said yet"
     print(f"{group}: {seconds:.0f} s: {states}; head says: {last}", file=sys.stderr, flush=True)

@@ -5,6 +5,7 @@ to standard error. Exit codes: 0 done, 1 not done and why, 2 no such verb.
 """
 
 import json
+import secrets
 import sys
 import time
 from collections.abc import Callable
@@ -18,6 +19,8 @@ from ops.transfers import Party
 from ops.weights import Delivery, bring
 from spec.connection import Connection
 from spec.release import WeightsPlan
+
+_RANK_KEYS = ("storage_folder", "container")
 
 
 def node_facts(request: dict[str, Any]) -> Any:
@@ -72,6 +75,25 @@ def release_claim(request: dict[str, Any]) -> Any:
     return _on_node(request, "release-claim", _claim_request(request))
 
 
+def new_key(_: dict[str, Any]) -> Any:
+    """Makes the key with which the supervisors of a group sign; Pulumi keeps it encrypted."""
+    return {"key": secrets.token_hex(32)}
+
+
+def put_secrets(request: dict[str, Any]) -> Any:
+    """Puts secrets beside a rank, over the node's standard input.
+
+    Args:
+        request: `connection`, `storage_folder`, `container`, `secrets` (text by file name).
+    """
+    return _on_node(request, "put-secrets", {key: request[key] for key in (*_RANK_KEYS, "secrets")})
+
+
+def remove_rank_folder(request: dict[str, Any]) -> Any:
+    """Removes what a rank leaves on its node: secrets and memory."""
+    return _on_node(request, "remove-rank-folder", {key: request[key] for key in _RANK_KEYS})
+
+
 def ready(request: dict[str, Any]) -> Any:
     """Waits until the group answered right, or says which rank ended with which words."""
     return wait_until_ready(request)
@@ -89,6 +111,9 @@ TASKS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "preflight": preflight,
     "claim": claim,
     "release-claim": release_claim,
+    "new-key": new_key,
+    "put-secrets": put_secrets,
+    "remove-rank-folder": remove_rank_folder,
     "ready": ready,
 }
 
@@ -122,10 +147,6 @@ def _on_node(
 
 def _claim_request(request: dict[str, Any]) -> dict[str, Any]:
     return {key: request[key] for key in ("storage_folder", "stack", "group")}
-
-
-def _progress(request: dict[str, Any], text: str) -> None:
-    print(f"{request['connection']['node']}: {text}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

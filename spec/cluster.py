@@ -96,10 +96,12 @@ class VirtualFabric(Strict):
     Attributes:
         management_subnet: network of the management addresses.
         rail_subnets: one network a rail.
+        sysfs_folder: folder of every node that stands for its /sys, for RDMA devices that the kernel here has not.
     """
 
     management_subnet: str
     rail_subnets: tuple[str, ...]
+    sysfs_folder: str | None = Field(default=None, pattern=r"^/[A-Za-z0-9/_.-]+$")
 
 
 class Cluster(Strict):

@@ -41,17 +41,65 @@ class Readiness(Strict):
     answer_timeout_seconds: int = Field(default=120, gt=0)
 
 
+class PageCache(Strict):
+    """When the pages of the checkpoint are given back while an engine starts: they stand in the way of its weights.
+
+    The sources drop all caches as root; a rank gives back those of its checkpoint alone (`posix_fadvise`), which needs
+    no right on the host and takes nothing from anybody else (facts/seed-repos.md section 4).
+
+    Attributes:
+        release: `never`; `above-threshold`, which seed 000 used and which its recipe later found too little; `always`,
+            each interval, which the recipe came to.
+        threshold_bytes: size of the node's page cache, for `above-threshold`.
+        interval_seconds: between two looks.
+    """
+
+    release: Literal["never", "above-threshold", "always"] = "always"
+    threshold_bytes: Bytes = 40 << 30
+    interval_seconds: float = Field(default=60, ge=1, le=3600)
+
+
 class Memory(Strict):
     """What must be free on a node before a rank starts, and stay free while it serves.
 
     Attributes:
         floor_percent: share of MemAvailable below which a rank is stopped to save the host; 12 is seed 000's.
+        backstop_percent: a rank is stopped, too, when the trend leads below this share before the next look.
+        page_cache: when the checkpoint's pages are given back.
         required_bytes: MemAvailable that preflight asks for, what this group's old rank holds counted as free; none
             takes what the memory plan says.
     """
 
-    floor_percent: float = Field(default=12, ge=0.5, le=50)
+    floor_percent: float = Field(default=12, ge=0.5, le=95)
+    backstop_percent: float = Field(default=2, ge=0.5, le=95)
+    page_cache: PageCache = PageCache()
     required_bytes: Bytes | None = None
+
+
+class Supervision(Strict):
+    """How the supervisors of a group (runtime/rank) wait for each other and start again.
+
+    Attributes:
+        port: of the status endpoint on each rank's fabric address.
+        fabric_seconds: for a link that comes up late, as after a reboot.
+        memory_seconds: for memory that lags behind an engine that has ended.
+        gather_seconds: for the other ranks; after that somebody has to look.
+        start_seconds: for an engine to serve; it is ended after that.
+        silence_seconds: a peer that has not answered for so long ends the group. Its collectives have been hanging for
+            as long, and a node that is off says nothing either.
+        silence_while_starting_seconds: the same while the engine loads, when nodes are busy and nobody waits.
+        restarts, restart_window_seconds: how often a group that has served starts again by itself.
+    """
+
+    port: int = Field(default=7717, ge=1024, le=65535)
+    fabric_seconds: float = Field(default=900, gt=0)
+    memory_seconds: float = Field(default=300, gt=0)
+    gather_seconds: float = Field(default=3600, gt=0)
+    start_seconds: float = Field(default=3600, gt=0)
+    silence_seconds: float = Field(default=3.5, ge=2, le=600)
+    silence_while_starting_seconds: float = Field(default=15, ge=2, le=600)
+    restarts: int = Field(default=3, ge=0, le=100)
+    restart_window_seconds: float = Field(default=1800, gt=0)
 
 
 class ImageBuild(Strict):
@@ -78,6 +126,7 @@ class DeploymentConfig(Strict):
         speculative: who drafts tokens; nobody if absent.
         weights: where the files of the model or the drafter come from, by its name; the controller if absent.
         memory: what must be free on a node.
+        supervision: how ranks wait for each other and start again.
         image_build: how the image of a chain is built and kept.
         across_switches: a group may lie on both sides of a link between switches.
         environment: further variables of the engine, beside the image's.
@@ -99,6 +148,7 @@ class DeploymentConfig(Strict):
     weights: dict[Name, WeightsChoice] = {}
     memory: Memory = Memory()
     readiness: Readiness = Readiness()
+    supervision: Supervision = Supervision()
     image_build: ImageBuild = ImageBuild()
     across_switches: bool = False
     environment: dict[str, str] = {}

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from spec.base import Strict, content_hash
 from spec.connection import Connection
-from spec.deployment import Memory, Readiness
+from spec.deployment import Memory, PageCache, Readiness, Supervision
 from spec.dockerfile import Expected
 from spec.kv_cache import KvCachePlan
 from spec.memory import MemoryPlan
@@ -19,6 +19,55 @@ class Mount(Strict):
     source: str
     target: str
     read_only: bool = True
+
+
+class PeerPlan(Strict):
+    """A rank as its peers find it: node, fabric address and port of its supervisor."""
+
+    rank: int
+    node: str
+    address: str
+    port: int
+
+
+class RailPlan(Strict):
+    """A rail that the rank must find on its node; the device may be left to the address."""
+
+    address: str
+    interface: str
+    hca: str | None
+
+
+class SupervisionPlan(Strict):
+    """What the supervisor of a rank is asked beside the engine's command line (runtime/rank/request.py).
+
+    Attributes:
+        peers: all ranks of the group, the head first.
+        before: commands that must have succeeded before the engine, in this order.
+        awaited_accelerators: how many Ray must know of before the engine may start; 0 waits for none.
+        fabric_kind, rails: what must be found on the node each time the rank starts.
+        sysfs_folder: where the rank sees the node's devices.
+        required_bytes: MemAvailable that must be there before.
+        floor_percent, backstop_percent: of the memory guard.
+        page_cache: when the checkpoint's pages are given back.
+        unified_memory: whether accelerators share the host's memory.
+        settings: how ranks wait for each other and start again.
+        shared_memory_bytes: what /dev/shm must hold.
+    """
+
+    peers: tuple[PeerPlan, ...]
+    before: tuple[tuple[str, ...], ...] = ()
+    awaited_accelerators: int = 0
+    fabric_kind: str
+    rails: tuple[RailPlan, ...]
+    sysfs_folder: str
+    required_bytes: int
+    floor_percent: float
+    backstop_percent: float
+    page_cache: PageCache
+    unified_memory: bool
+    settings: Supervision
+    shared_memory_bytes: int
 
 
 class RankPlan(Strict):
@@ -35,7 +84,7 @@ class RankPlan(Strict):
         capabilities: beside Docker's defaults, in the form `CAP_NAME`.
         open_files, locked_memory_bytes: process limits.
         gpus: whether the container gets the node's accelerators.
-        awaited_accelerators: how many Ray must know of before the engine may start; 0 waits for none.
+        supervision: what the supervisor is asked beside.
     """
 
     rank: int
@@ -49,7 +98,7 @@ class RankPlan(Strict):
     open_files: int
     locked_memory_bytes: int
     gpus: bool
-    awaited_accelerators: int = 0
+    supervision: SupervisionPlan
 
     @property
     def is_head(self) -> bool:
@@ -194,6 +243,7 @@ class GroupPlan(Strict):
 
     Attributes:
         name: of the group inside its stack.
+        engine: the kind of server.
         ranks: the head first.
         port, master_port: where the head answers, where the ranks meet.
         serves: whether the head answers HTTP; an offline job does not.
@@ -204,6 +254,7 @@ class GroupPlan(Strict):
     """
 
     name: str
+    engine: Literal["vllm", "sglang"]
     ranks: tuple[RankPlan, ...]
     port: int
     master_port: int

@@ -1,7 +1,5 @@
 """Renders every rank of a group: command line, environment, mounts, devices and limits."""
 
-import shlex
-
 from spec.base import content_hash
 from spec.cluster import Node
 from spec.executors import Launch, Start, start
@@ -10,6 +8,7 @@ from spec.release import GroupPlan, ImagePlan, Mount, RankPlan, WeightsPlan
 from spec.rules import Estimate
 from spec.situation import Situation
 from spec.speculative import Mtp, sglang_speculative_arguments, speculative_arguments
+from spec.supervision import supervision_of, sysfs_mounts
 from spec.weights import OFFLINE
 
 _SGLANG_NAMES = {"--max-model-len": "--context-length"}
@@ -25,9 +24,13 @@ def render_group(
     required_bytes: int,
 ) -> GroupPlan:
     """Returns the plan of the group `name`, with the hash of all that its ranks are made from."""
-    ranks = tuple(_render_rank(situation, name, rank, image, weights) for rank in range(len(situation.nodes(name))))
+    ranks = tuple(
+        _render_rank(situation, name, rank, image, weights, required_bytes)
+        for rank in range(len(situation.nodes(name)))
+    )
     return GroupPlan(
         name=name,
+        engine=situation.image.engine,
         ranks=ranks,
         port=situation.config.port,
         master_port=situation.config.master_port,
@@ -57,7 +60,12 @@ def engine_arguments(situation: Situation) -> tuple[str, ...]:
 
 
 def _render_rank(
-    situation: Situation, group: str, rank: int, image: ImagePlan, weights: tuple[WeightsPlan, ...]
+    situation: Situation,
+    group: str,
+    rank: int,
+    image: ImagePlan,
+    weights: tuple[WeightsPlan, ...],
+    required_bytes: int,
 ) -> RankPlan:
     node = situation.nodes(group)[rank]
     started = start(situation.config.executor, launch_of(situation, group, rank))
@@ -66,7 +74,7 @@ def _render_rank(
         rank=rank,
         node=situation.config.groups[group][rank],
         container=f"gb10-{situation.stack}-{group}-rank{rank}",
-        command=_command(started),
+        command=started.argv,
         environment=_environment(situation, node, started),
         mounts=_mounts(situation, image, weights),
         devices=("/dev/infiniband",) if roce else (),
@@ -74,7 +82,7 @@ def _render_rank(
         open_files=limits.open_files,
         locked_memory_bytes=limits.locked_memory_bytes,
         gpus=situation.hardware.gpus > 0,
-        awaited_accelerators=started.awaited_accelerators,
+        supervision=supervision_of(situation, group, rank, started, required_bytes),
     )
 
 
@@ -97,14 +105,6 @@ def launch_of(situation: Situation, group: str, rank: int) -> Launch:
     )
 
 
-def _command(started: Start) -> tuple[str, ...]:
-    """Returns the argv; what must have succeeded before goes into a shell that then becomes the engine."""
-    if not started.before:
-        return started.argv
-    steps = " && ".join(shlex.join(step) for step in started.before)
-    return ("/bin/sh", "-ec", f'{steps} && exec "$@"', "engine", *started.argv)
-
-
 def _environment(situation: Situation, node: Node, started: Start) -> dict[str, str]:
     """Later ones win: no internet, what the image needs, what the stack adds, what executor and fabric demand."""
     return {
@@ -121,5 +121,6 @@ def _mounts(situation: Situation, image: ImagePlan, weights: tuple[WeightsPlan, 
     return (
         *(Mount(source=mount.source, target=mount.target) for mount in situation.image.mounts),
         *(Mount(source=plan.folder, target=plan.target) for plan in weights),
+        *sysfs_mounts(situation),
         *((Mount(source=image.cache_folder, target=cache, read_only=False),) if cache else ()),
     )

@@ -1,6 +1,7 @@
 """The fabric of the tests and a project of its own on it: real nodes, real engine, real providers."""
 
 import contextlib
+import ipaddress
 import json
 import os
 import shutil
@@ -26,8 +27,15 @@ from spec.plan import plan_release
 from tests.checkpoints import checkpoint, write_flat
 
 PROJECT = Path(__file__).parents[1]
-FABRIC = "test"
+FABRIC = os.environ.get("GB10_SERVING_TEST_FABRIC", "test")
+"""Another name, with `GB10_SERVING_TEST_SUBNETS`, lets a second checkout test beside the first."""
+
+_MANAGEMENT, _RAIL = (
+    ipaddress.IPv4Network(text)
+    for text in os.environ.get("GB10_SERVING_TEST_SUBNETS", "198.51.100.128/27 198.51.100.160/27").split()
+)
 NODES = tuple(f"test-{number}" for number in range(1, 5))
+STORAGE = "/var/lib/gb10-serving"
 CHEAP_ENGINE = Path(__file__).parent / "engine" / "cheap_engine"
 
 
@@ -37,13 +45,13 @@ def cluster_data(identity_file: Path) -> dict[str, Any]:
         "hardware": "virtual",
         "ssh": {"identity_file": str(identity_file), "connect_timeout_seconds": 5},
         "limits": {"open_files": 20000, "locked_memory_bytes": 8388608, "shared_memory_bytes": 1 << 30},
-        "virtual_fabric": {"management_subnet": "198.51.100.128/27", "rail_subnets": ["198.51.100.160/27"]},
+        "virtual_fabric": {"management_subnet": str(_MANAGEMENT), "rail_subnets": [str(_RAIL)]},
         "nodes": {
             name: {
-                "management_address": f"198.51.100.{139 + number}",
+                "management_address": str(_MANAGEMENT[11 + number]),
                 "host_key": public_line(host_key(name)),
                 "switch": "virtual",
-                "rails": [{"address": f"198.51.100.{171 + number}", "interface": "rail0"}],
+                "rails": [{"address": str(_RAIL[11 + number]), "interface": "rail0"}],
             }
             for number, name in enumerate(NODES, start=1)
         },
@@ -104,6 +112,7 @@ class Project:
 
     def __init__(self, folder: Path, catalog: Path, variables: Mapping[str, str]) -> None:
         self.folder = folder
+        self.api_key: str | None = None
         self.catalog = Catalog(catalog)
         self.variables = {**os.environ, **variables, "PULUMI_BACKEND_URL": f"file://{folder / 'state'}"}
         self._marker = f"PULUMI_BACKEND_URL=file://{folder / 'state'}".encode()
@@ -122,10 +131,12 @@ class Project:
         return plan_release("x", cheap_deployment(NODES[0]), Catalog(self.folder / "catalog")).image.reference
 
     def write(self, stack: str, deployment: dict[str, Any], comment: str = "") -> None:
-        """Writes the stack file, keeping the salt that `stack init` put there."""
+        """Writes the stack file, keeping the salt that `stack init` put there, and secrets."""
         path = self.folder / f"Pulumi.{stack}.yaml"
-        salt = {key: value for key, value in self._stack_file(path).items() if key == "encryptionsalt"}
-        path.write_text(f"{comment}\n" + yaml.safe_dump({**salt, "config": {STACK_KEY: deployment}}))
+        before = self._stack_file(path)
+        salt = {key: value for key, value in before.items() if key == "encryptionsalt"}
+        config = {**before.get("config", {}), STACK_KEY: deployment}
+        path.write_text(f"{comment}\n" + yaml.safe_dump({**salt, "config": config}))
         if not salt:
             self.pulumi("stack", "init", stack, "--no-select")
 
@@ -202,7 +213,9 @@ class Project:
         """Removes every container and claim from the nodes, so that the next test starts on free ones."""
         for node in NODES:
             self.on_node(
-                node, "docker rm --force $(docker ps --all --quiet) 2>/dev/null; rm -f /var/lib/gb10-serving/claim.json"
+                node,
+                "docker rm --force $(docker ps --all --quiet) 2>/dev/null; "
+                f"rm -rf {STORAGE}/claim.json {STORAGE}/ranks",
             )
 
     def ask(self, node: str, prompt: str = "What is 17 x 23?", port: int = 8000) -> str:
@@ -214,8 +227,23 @@ class Project:
             "temperature": 0,
             "max_tokens": 200,
         }
-        response = httpx.post(f"http://{address}:{port}/v1/chat/completions", json=body, timeout=60, trust_env=False)
+        headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+        response = httpx.post(
+            f"http://{address}:{port}/v1/chat/completions", json=body, headers=headers, timeout=60, trust_env=False
+        )
         return response.raise_for_status().json()["choices"][0]["message"]["content"]
+
+    def answers(self, node: str) -> bool:
+        """Tells whether the head on a node answers right now."""
+        try:
+            return self.ask(node) == "17 x 23 = 391"
+        except (httpx.HTTPError, KeyError):
+            return False
+
+    def status(self, node: str, container: str) -> dict[str, Any]:
+        """Returns the status that a rank's supervisor left on its node; empty before it has one."""
+        text = self.on_node(node, f"cat {STORAGE}/ranks/{container}/record/status.json 2>/dev/null", check=False)
+        return json.loads(text) if text else {}
 
 
 def _steps(events: Path) -> list[Step]:

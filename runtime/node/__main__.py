@@ -11,7 +11,7 @@ from typing import Any
 
 from runtime.doctor.examine import examine
 from runtime.fabric_check import collective, look, mesh
-from runtime.node import claims, facts, preflight, probes, ranks, watch, weights, weights_sources
+from runtime.node import claims, facts, preflight, probes, rank_folders, ranks, watch, weights, weights_sources
 from runtime.node.errors import NodeTaskError
 from runtime.node.image import build, content, export, load, missing, prune, verify
 
@@ -44,7 +44,11 @@ VERBS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "claim-holder": claims.holder,
     "claim": claims.take,
     "release-claim": claims.release,
-    "remove-rank": ranks.remove_leftover,
+    "prepare-rank": rank_folders.prepare,
+    "put-secrets": rank_folders.put_secrets,
+    "remove-rank-folder": rank_folders.remove,
+    "clear-parked": rank_folders.clear_parked,
+    "rank-status": rank_folders.ask,
     "stop-rank": ranks.stop,
     "start-rank": ranks.start,
     "watch-rank": watch.watch_rank,

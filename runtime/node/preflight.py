@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from runtime.node import checks, claims, weights
+from runtime.node import checks, claims, host_memory, weights
 from runtime.node.docker import containers_labelled
 from runtime.node.errors import NodeTaskError
 from runtime.node.image.content import identity
@@ -16,7 +16,8 @@ def preflight(request: dict[str, Any]) -> dict[str, Any]:
     Args:
         request: `stack`, `group`, `storage_folder`, `image` (`node`, `reference`, `identity`, `layers`), `weights`
             (each what `weights.status` reads, and `manifest`), `mounts` (folders), `fabric` (address by interface),
-            `ports`, `required_bytes`, `shared_memory_bytes`, `open_files`, `controller_seconds`.
+            `ports`, `required_bytes`, `floor_percent`, `gpus`, `shared_memory_bytes`, `open_files`,
+            `controller_seconds`.
 
     Raises:
         NodeTaskError: listing everything that is wrong.
@@ -30,6 +31,7 @@ def preflight(request: dict[str, Any]) -> dict[str, Any]:
         *(checks.fabric_address(interface, address) for interface, address in request["fabric"].items()),
         *(checks.port(number, own) for number in request["ports"]),
         checks.memory(request["required_bytes"], own),
+        host_memory.earlyoom(request["floor_percent"]),
         checks.shared_memory(request["shared_memory_bytes"]),
         checks.open_files(request["open_files"]),
         checks.disk(request["storage_folder"]),
@@ -38,6 +40,8 @@ def preflight(request: dict[str, Any]) -> dict[str, Any]:
     wrong = [text for text in found if text]
     if wrong:
         raise NodeTaskError("\n".join(wrong))
+    for warning in host_memory.swap_warnings() if request["gpus"] else ():
+        tell(f"warning: {warning}")
     tell("preflight passed")
     return {"passed": True}
 

@@ -5,6 +5,7 @@ import math
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 from typing import Any
 
 from runtime.node.errors import NodeTaskError
@@ -19,8 +20,8 @@ def probe(request: dict[str, Any]) -> dict[str, Any]:
     """Waits for `/health`, then asks every question once at temperature 0.
 
     Args:
-        request: `port`, `served_name`, `probes` (`prompt`, `answer`, `match`, `tokens`), `start_timeout_seconds`,
-            `answer_timeout_seconds`.
+        request: `port`, `served_name`, `probes` (`prompt`, `answer`, `match`, `tokens`), `api_key_file` (none, or
+            one that need not exist), `start_timeout_seconds`, `answer_timeout_seconds`.
 
     Raises:
         NodeTaskError: not healthy in time, no answer, a wrong answer, or a number that is none.
@@ -29,14 +30,17 @@ def probe(request: dict[str, Any]) -> dict[str, Any]:
     base = f"http://127.0.0.1:{request['port']}"
     _wait_for_health(base, request["start_timeout_seconds"])
     tell(f"healthy after {time.monotonic() - started:.0f} s; asking {len(request['probes'])} questions")
+    key = _api_key(request.get("api_key_file"))
     for question in request["probes"]:
-        answer = ask(base, request["served_name"], question, request["answer_timeout_seconds"])
+        answer = ask(base, request["served_name"], question, request["answer_timeout_seconds"], key)
         check_answer(question, answer)
         tell(f"{question['prompt']!r} is answered right")
     return {"answered": len(request["probes"])}
 
 
-def ask(base: str, served_name: str, question: dict[str, Any], timeout_seconds: float) -> dict[str, Any]:
+def ask(
+    base: str, served_name: str, question: dict[str, Any], timeout_seconds: float, api_key: str | None = None
+) -> dict[str, Any]:
     """Returns the first choice that the chat endpoint gives to one question.
 
     Raises:
@@ -49,8 +53,9 @@ def ask(base: str, served_name: str, question: dict[str, Any], timeout_seconds: 
         "max_tokens": question["tokens"],
         "logprobs": True,
     }
+    authorization = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     request = urllib.request.Request(
-        f"{base}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        f"{base}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json", **authorization}
     )
     try:
         with _OPENER.open(request, timeout=timeout_seconds) as response:
@@ -77,6 +82,10 @@ def check_answer(question: dict[str, Any], choice: dict[str, Any]) -> None:
             f"{question['prompt']!r}: expected {question['answer']!r} ({question['match']}), got {text[:300]!r}; "
             "the ranks run, but what they compute is wrong"
         )
+
+
+def _api_key(file: str | None) -> str | None:
+    return Path(file).read_text().strip() if file and Path(file).is_file() else None
 
 
 def _wait_for_health(base: str, timeout_seconds: float) -> None:

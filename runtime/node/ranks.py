@@ -3,29 +3,6 @@
 from typing import Any
 
 from runtime.node.docker import docker, inspect
-from runtime.node.errors import NodeTaskError
-
-
-def remove_leftover(request: dict[str, Any]) -> dict[str, Any]:
-    """Removes a container of this name that an interrupted `up` left behind.
-
-    Args:
-        request: `container` (its name), `stack` (whose it must be).
-
-    Raises:
-        NodeTaskError: a container of that name exists and is not this stack's.
-    """
-    found = inspect("container", request["container"])
-    if found is None:
-        return {"removed": False}
-    labels = found["Config"].get("Labels") or {}
-    if labels.get("gb10-serving.stack") != request["stack"]:
-        raise NodeTaskError(
-            f"a container named {request['container']} is on this node and was not made by stack {request['stack']}; "
-            f"look at it with `docker inspect {request['container']}` and remove it yourself if it is not needed"
-        )
-    docker("rm", "--force", request["container"])
-    return {"removed": True}
 
 
 def stop(request: dict[str, Any]) -> dict[str, Any]:

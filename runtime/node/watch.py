@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime.node.docker import docker, inspect
+from runtime.node.rank_folders import ask, shown_status
 
 _POLL_SECONDS = 0.5
 _HEARTBEAT_SECONDS = 2.0
@@ -22,10 +23,11 @@ def watch_rank(request: dict[str, Any]) -> dict[str, Any]:
     Writing to a controller that went away ends the watch.
 
     Args:
-        request: `container`, `interfaces` (of the rails, whose byte counters are reported).
+        request: `storage_folder`, `container`.
 
     Returns:
-        `state` (`running`, `ended` or `absent`), `exit_code`, `last_lines`, `rail_bytes`, `seconds_since_start`.
+        `state` (`running`, `ended` or `absent`), `exit_code`, `generation`, `supervisor` (its status as it last
+        changed), `last_lines`, `seconds_since_start`.
     """
     told: dict[str, Any] = {}
     told_at = 0.0
@@ -33,7 +35,8 @@ def watch_rank(request: dict[str, Any]) -> dict[str, Any]:
         report = _watch_once(request)
         if report["state"] != "running":
             return report
-        if report["state"] != told.get("state") or time.monotonic() - told_at >= _HEARTBEAT_SECONDS:
+        changed = _summary(report) != _summary(told)
+        if changed or time.monotonic() - told_at >= _HEARTBEAT_SECONDS:
             print(json.dumps(report), flush=True)
             told, told_at = report, time.monotonic()
         time.sleep(_POLL_SECONDS)
@@ -43,14 +46,21 @@ def report_rank(request: dict[str, Any]) -> dict[str, Any]:
     """Says once what `watch_rank` says continually."""
     container = request["container"]
     found = inspect("container", container)
-    running = bool(found and found["State"]["Running"] and not found["RestartCount"])
+    running = bool(found and found["State"]["Running"] and not found["State"]["Restarting"])
     return {
         "state": "running" if running else "ended" if found else "absent",
         "exit_code": found["State"]["ExitCode"] if found else None,
+        "generation": (found["Config"].get("Labels") or {}).get("gb10-serving.generation") if found else None,
+        "supervisor": shown_status(request) if running else None,
         "last_lines": _last_lines(container) if found else [],
-        "rail_bytes": rail_bytes(request),
         "seconds_since_start": _seconds_since(found["State"]["StartedAt"]) if found else None,
     }
+
+
+def _summary(report: dict[str, Any]) -> tuple[Any, ...]:
+    """Returns what of a report is news."""
+    supervisor = report.get("supervisor") or {}
+    return report.get("state"), supervisor.get("state"), supervisor.get("waiting_for"), supervisor.get("cause")
 
 
 def _last_lines(container: str) -> list[str]:
@@ -74,8 +84,13 @@ def _seconds_since(moment: str) -> float:
 
 
 def rail_bytes(request: dict[str, Any]) -> int:
-    """Returns how many bytes have gone over `interfaces`, both ways, since they are there."""
-    return sum(_interface_bytes(interface) for interface in request["interfaces"])
+    """Returns how many bytes have gone over `interfaces`, both ways, without those of the supervisors.
+
+    Args:
+        request: `interfaces`; `supervisor` (`address`, `port`) with `storage_folder` and `container`.
+    """
+    moved = sum(_interface_bytes(interface) for interface in request["interfaces"])
+    return moved - ask({**request, **request["supervisor"]})["exchanged_bytes"]
 
 
 def _interface_bytes(interface: str) -> int:

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import time
@@ -13,7 +14,7 @@ import pytest
 
 from lab.docker_engine import existing_engine
 from lab.node import container_name
-from tests.virtual import FABRIC, Project, cheap_deployment
+from tests.virtual import FABRIC, Project, cheap_deployment, wait_until
 
 
 @contextlib.contextmanager
@@ -46,11 +47,12 @@ def test_a_hanging_node_stops_an_up_before_anything_is_touched(project: Project)
         assert {"main-test-1-rank0", "main-test-2-rank1"} <= preview.changed()
         run = project.up("one")
         assert run.code != 0
-        assert "test-2 (198.51.100.141) does not answer ssh within 5 s" in run.output
+        assert re.search(r"test-2 \([\d.]+\) does not answer ssh within 5 s", run.output)
         assert_readable(run.output)
         assert not any("rank" in step.name for step in run.steps if step.operation != "same")
         assert "max-model-len=512" in project.on_node("test-1", "docker logs gb10-one-main-rank0")
-    assert project.ask("test-1") == "17 x 23 = 391"
+    # The pause was long enough for the group to stop; it comes back by itself.
+    wait_until(lambda: project.answers("test-1"), "the group to come back")
     assert project.up("one").code == 0
     assert "max-model-len=600" in project.on_node("test-1", "docker logs gb10-one-main-rank0")
 
@@ -61,7 +63,7 @@ def test_a_hanging_node_stops_an_up_before_anything_is_touched(project: Project)
         (
             "die-at-start",
             [
-                "rank 0 (head) on test-1 ended with exit code 1 before the group was ready",
+                "group main is failed: the engine of rank 0 (head) on test-1 ended with exit code 1",
                 "ValueError: the head could not start",
             ],
         ),
@@ -107,7 +109,7 @@ def test_a_second_stack_is_told_who_holds_the_node(project: Project) -> None:
     started = project.on_node("test-2", "docker inspect --format '{{.State.StartedAt}}' gb10-one-main-rank1")
     second = project.up("two", cheap_deployment("test-2", "test-3"))
     assert second.code != 0
-    assert "test-2 (198.51.100.141): claim: this node serves stack one, group main" in second.output
+    assert re.search(r"test-2 \([\d.]+\): claim: this node serves stack one, group main", second.output)
     assert "pulumi destroy --stack one" in second.output
     assert_readable(second.output)
     assert project.containers("test-3") == []

@@ -32,6 +32,7 @@ class Registration:
     delete_before_replace: bool
     replace_on_changes: list[str]
     before_create_hooks: list[str]
+    secret_inputs: set[str]
 
 
 @dataclass
@@ -79,6 +80,7 @@ def _answer(create: str) -> str:
         **dict.fromkeys(("image-base", "image-step", "image-verify", "image-share", "image-on-node"), image),
         "weights": '{"manifest": "m", "size_bytes": 1073741824}',
         "weights-receipt": '{"manifest": "m", "size_bytes": 1073741824}',
+        "new-key": '{"key": "signs what supervisors say"}',
     }.get(verb, verb if create.startswith("echo") else "{}")
 
 
@@ -106,12 +108,22 @@ class RecordingMonitor(mocks.MockMonitor):
                 delete_before_replace=request.deleteBeforeReplace,
                 replace_on_changes=list(request.replaceOnChanges),
                 before_create_hooks=list(request.hooks.before_create),
+                secret_inputs=_secrets(request.object),
             )
         return super().RegisterResource(request)
 
 
 def _name(urn: str) -> str:
     return urn.rsplit("::", 1)[-1]
+
+
+def _secrets(inputs: Any) -> set[str]:
+    """Returns the inputs that Pulumi keeps encrypted."""
+    return {
+        key
+        for key, value in inputs.fields.items()
+        if value.HasField("struct_value") and SECRET_KEY in value.struct_value.fields
+    }
 
 
 def _unwrapped(value: Any) -> Any:
@@ -124,14 +136,16 @@ RunProgram = Callable[..., Graph]
 
 
 @pytest.fixture
-def run_program() -> RunProgram:
-    """Returns a function that runs `__main__.py` for a stack and returns its graph."""
+def run_program(monkeypatch: pytest.MonkeyPatch) -> RunProgram:
+    """Returns a function that runs `__main__.py` for a stack and returns its graph; there are no nodes to be asked."""
+    monkeypatch.setattr("ops.revival.revive_parked_groups", lambda *_: None)
 
-    def run(stack: str, deployment: dict[str, Any], preview: bool) -> Graph:
+    def run(stack: str, deployment: dict[str, Any], preview: bool, secrets: dict[str, str] | None = None) -> Graph:
         pulumi.runtime.settings.reset_options()
         monitor = RecordingMonitor(preview)
         pulumi.runtime.set_mocks(monitor.mocks, "gb10-serving", stack, preview=preview, monitor=monitor)
-        pulumi.runtime.set_all_config({"gb10-serving:deployment": json.dumps(deployment)})
+        given = {f"gb10-serving:{name}": text for name, text in (secrets or {}).items()}
+        pulumi.runtime.set_all_config({"gb10-serving:deployment": json.dumps(deployment), **given}, list(given))
 
         @pulumi.runtime.test
         def program() -> None:

@@ -5,7 +5,10 @@ from itertools import pairwise
 from typing import Any
 
 import pulumi
+import pytest
 
+from ops.runtime_package import RuntimePackage
+from runtime.rank.request import RankRequest
 from tests.graph.conftest import Graph, RunProgram
 
 HEAD = "main-lab-1-rank0"
@@ -14,6 +17,11 @@ WORKER = "main-lab-2-rank1"
 
 def run_lab(run_program: RunProgram, config: dict[str, Any], preview: bool) -> Graph:
     return run_program("lab", config, preview)
+
+
+def request_of(container: dict[str, Any]) -> dict[str, Any]:
+    """Returns what the supervisor of a rank is asked."""
+    return json.loads(container["command"][-1])
 
 
 def test_every_logical_name_is_unique(run_program: RunProgram, lab_config: dict[str, Any], preview: bool) -> None:
@@ -39,7 +47,7 @@ def test_nothing_starts_before_every_preflight_and_claim(
     claims = {f"main-{node}-claim" for node in ("lab-1", "lab-2")}
     for claim in claims:
         assert before_claims <= graph.all_dependencies(claim)
-    assert graph.resources["main-generation"].dependencies == claims
+    assert claims <= graph.resources["main-generation"].dependencies
     for rank in (HEAD, WORKER):
         assert claims | before_claims | {"main-generation"} <= graph.all_dependencies(rank)
 
@@ -65,7 +73,7 @@ def test_a_rank_takes_its_image_from_the_generation(
     for rank in (HEAD, WORKER):
         assert graph.resources[rank].property_dependencies["image"] == {"main-generation"}
         assert graph.resources[rank].delete_before_replace
-        assert graph.resources[rank].before_create_hooks == ["remove-leftover-rank"]
+        assert graph.resources[rank].before_create_hooks == ["prepare-rank"]
     roots = [
         name for name, found in graph.resources.items() if found.delete_before_replace and name not in (HEAD, WORKER)
     ]
@@ -101,9 +109,9 @@ def test_the_preflight_judges_the_image_and_weights_that_were_sent(
     assert checks["image"]["identity"] == "sha256:1"
     assert checks["image"]["layers"] == ["sha256:a"]
     assert checks["weights"][0]["manifest"] == "m"
-    assert checks["ports"] == []
+    assert checks["ports"] == [7717]
     head = json.loads(graph.resources["main-lab-1-preflight"].inputs["stdin"])["checks"]
-    assert head["ports"] == [8000, 29500]
+    assert head["ports"] == [7717, 8000, 29500]
 
 
 def test_one_transfer_brings_the_weights_to_all_nodes_and_each_has_a_receipt(
@@ -146,7 +154,9 @@ def test_a_rank_is_set_up_so_that_the_provider_sees_no_false_change(
         "core": 0,
     }
     assert "gpus" not in worker
-    assert "--headless" in worker["command"]
+    assert worker["restart"] == "unless-stopped"
+    assert "init" not in worker, "the supervisor is the first process"
+    assert "--headless" in request_of(worker)["argv"]
 
 
 def test_the_image_is_built_step_by_step_on_one_node_and_then_handed_on(
@@ -188,7 +198,7 @@ def test_one_node_needs_no_rendezvous(run_program: RunProgram, lab_config: dict[
     lab_config["groups"] = {"main": ["lab-1"]}
     graph = run_program("lab-tp1", lab_config, preview)
     assert list(graph.of_type("container:Container")) == [HEAD]
-    assert "--nnodes" not in graph.resources[HEAD].inputs["command"]
+    assert "--nnodes" not in request_of(graph.resources[HEAD].inputs)["argv"]
 
 
 def test_two_groups_share_nodes_image_and_weights_but_no_root(
@@ -206,3 +216,40 @@ def test_nothing_holds_an_output_turned_into_text(
 ) -> None:
     graph = run_lab(run_program, lab_config, preview)
     assert "Calling __str__" not in repr(graph.resources)
+
+
+def test_every_rank_knows_its_peers_and_its_generation(
+    run_program: RunProgram, lab_config: dict[str, Any], preview: bool
+) -> None:
+    graph = run_lab(run_program, lab_config, preview)
+    head, worker = (request_of(graph.resources[name].inputs) for name in (HEAD, WORKER))
+    assert head["peers"] == worker["peers"]
+    assert [peer["address"] for peer in head["peers"]] == ["198.51.100.75", "198.51.100.76"]
+    assert (head["rank"], worker["rank"]) == (0, 1)
+    assert head["generation"] == worker["generation"] == graph.resources["main-generation"].inputs["triggers"][0]
+    assert head["shared_arguments"] == worker["shared_arguments"]
+    assert RankRequest.from_plain(worker).own.name == "rank 1 on lab-2"
+
+
+def test_another_runtime_is_no_change_to_a_group(
+    run_program: RunProgram, lab_config: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank keeps the runtime that its container was made with; nothing of the runtime's hash is in the graph."""
+    first = run_lab(run_program, lab_config, False)
+    monkeypatch.setattr("ops.remote.runtime_package", lambda: RuntimePackage("f" * 64, b""))
+    second = run_lab(run_program, lab_config, False)
+    for name, found in first.resources.items():
+        assert found.inputs == second.resources[name].inputs
+
+
+@pytest.mark.parametrize("name", ["apiKey", "hfToken"])
+def test_another_secret_is_another_generation_and_stands_nowhere(
+    run_program: RunProgram, lab_config: dict[str, Any], name: str
+) -> None:
+    graphs = [run_program("lab", lab_config, False, {name: value}) for value in ("correct horse", "battery staple")]
+    first, second = (graph.resources["main-generation"].inputs["triggers"] for graph in graphs)
+    assert first[0] == second[0]
+    assert first[1] != second[1]
+    holders = {found.name for found in graphs[0].resources.values() if "correct horse" in repr(found.inputs)}
+    assert holders == {"main-lab-1-secrets", "main-lab-2-secrets"}
+    assert all(graphs[0].resources[holder].secret_inputs == {"stdin"} for holder in holders)

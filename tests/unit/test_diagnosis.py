@@ -45,7 +45,14 @@ CONNECTION = {
 
 
 def report(state: str, lines: list[str], exit_code: int | None = None) -> dict[str, Any]:
-    return {"state": state, "exit_code": exit_code, "last_lines": lines, "rail_bytes": 0, "seconds_since_start": 1.0}
+    return {
+        "state": state,
+        "exit_code": exit_code,
+        "generation": "g",
+        "supervisor": None,
+        "last_lines": lines,
+        "seconds_since_start": 1.0,
+    }
 
 
 @pytest.fixture

@@ -37,11 +37,6 @@ def all_ranks(stack: str) -> list[RankPlan]:
     return [rank for group in planned(stack).groups for rank in group.ranks]
 
 
-def engine_words(rank: RankPlan) -> tuple[str, ...]:
-    """Returns the argv of the engine itself, behind what runs before it in a shell."""
-    return rank.command[4:] if rank.command[0] == "/bin/sh" else rank.command
-
-
 def flags_of(words: Sequence[str]) -> dict[str, str]:
     """Returns each flag with its value, `yes` for none, and what stands before the first as the program."""
     found: dict[str, list[str]] = {"(program)": []}
@@ -125,7 +120,7 @@ def test_every_command_line_passes_the_flag_table(stack: str, catalog: Catalog) 
     assert version is not None
     table = catalog.flag_table(version, "image")
     for rank in all_ranks(stack):
-        words = engine_words(rank)
+        words = rank.command
         if "serve" in words:
             assert table.check(words[words.index("serve") + 2 :], rendered=True) == []
 
@@ -215,12 +210,12 @@ def _rendered(stack: str, heading: str) -> dict[str, str]:
         names = [name for own in each for name in own if name not in shared]
     else:
         if heading == "flag of `ray start`":
-            first = shlex.split(ranks[0].command[2].split(" && ")[0])
+            first = ranks[0].supervision.before[0]
             each = [flags_of(words) for words in (first, *(rank.command for rank in ranks[1:]))]
         elif heading == "flag of `vllm serve`, head":
-            each = [flags_of(engine_words(ranks[0]))]
+            each = [flags_of(ranks[0].command)]
         else:
-            each = [flags_of(engine_words(rank)) for rank in ranks]
+            each = [flags_of(rank.command) for rank in ranks]
         names = [name for own in each for name in own if heading != "flag of `ray start`" or name != "(program)"]
     return {name: _joined(own.get(name) for own in each) for name in dict.fromkeys(names)}
 
@@ -349,7 +344,7 @@ SOURCES: Mapping[str, tuple[str, Mapping[str, str | None]]] = {
 def test_the_flags_are_those_of_the_source(stack: str) -> None:
     text, otherwise = SOURCES[stack]
     expected = {**flags_of(shlex.split(text)), **otherwise}
-    ours = flags_of(engine_words(all_ranks(stack)[0]))
+    ours = flags_of(all_ranks(stack)[0].command)
     assert {name: value for name, value in ours.items() if name not in OWN} == {
         name: value for name, value in expected.items() if name not in OWN and value is not None
     }
