@@ -23,6 +23,7 @@ _LIMIT = timedelta(seconds=90)
 
 def main() -> int:
     """Runs one process for each GPU of this node, or this process alone."""
+    _forget_what_the_image_bakes_in()
     processes = int(os.environ["CHECK_PROCESSES"])
     if processes == 1 or "CHECK_LOCAL" in os.environ:
         measure(int(os.environ.get("CHECK_LOCAL", "0")), processes)
@@ -32,6 +33,13 @@ def main() -> int:
         for local in range(processes)
     ]
     return max(process.wait() for process in started)
+
+
+def _forget_what_the_image_bakes_in() -> None:
+    """Leaves only those variables of the fabric that the deployment sets, as a rank's supervisor does."""
+    kept = os.environ["CHECK_KEPT"].split(",")
+    for name in [name for name in os.environ if name.startswith(("NCCL_", "GLOO_")) and name not in kept]:
+        del os.environ[name]
 
 
 def measure(local: int, processes: int) -> None:

@@ -59,9 +59,10 @@ def all_reduce(request: dict[str, Any], surroundings: Surroundings = HERE) -> di
 def container_command(request: dict[str, Any], found: dict[str, str]) -> list[str]:
     """Returns the `docker run` of the program: the rank's own container but for what it runs."""
     program = Path(__file__).with_name("all_reduce.py")
+    chosen = {**request["environment"], **found}
     environment = {
-        **request["environment"],
-        **found,
+        **chosen,
+        "CHECK_KEPT": ",".join(chosen),
         "CHECK_NODE": str(request["node"]),
         "CHECK_NODES": str(request["nodes"]),
         "CHECK_HEAD": request["head"],
