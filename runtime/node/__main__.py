@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from runtime.doctor.examine import examine
+from runtime.fabric_check import collective, look, mesh
 from runtime.node import claims, facts, preflight, probes, rank_folders, ranks, watch, weights, weights_sources
 from runtime.node.errors import NodeTaskError
 from runtime.node.image import build, content, export, load, missing, prune, verify
@@ -34,6 +36,10 @@ VERBS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "weights-adopt": weights_sources.adopt,
     "weights-download": weights_sources.download,
     "weights-share": weights_sources.share,
+    "doctor": examine,
+    "fabric-look": look.look,
+    "fabric-connect": mesh.connect,
+    "fabric-all-reduce": collective.all_reduce,
     "preflight": preflight.preflight,
     "claim-holder": claims.holder,
     "claim": claims.take,
