@@ -7,6 +7,7 @@ from components.model_image import ModelImage
 from components.model_weights import ModelWeights
 from components.node import Node
 from components.rank_secrets import Secrets
+from components.release_history import ReleaseHistory
 from components.serving_group import ServingGroup
 from spec.release import Release
 
@@ -36,5 +37,6 @@ class Deployment(pulumi.ComponentResource):
             group.name: ServingGroup(group.name, release, group, nodes, image, weights, hooks, secrets, child)
             for group in release.groups
         }
+        ReleaseHistory(release, [group.readiness for group in self.groups.values()], child)
         self.endpoints = pulumi.Output.all(**{name: group.endpoint for name, group in self.groups.items()})
         self.register_outputs({"endpoints": self.endpoints})

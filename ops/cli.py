@@ -13,7 +13,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from lab.errors import LabError
-from ops import image_verbs, lab_stack, plan_view, weights_view
+from ops import image_verbs, lab_stack, plan_view, review_verbs, rollback_verbs, weights_view
 from ops.environment import environment_of, pulumi_environment
 from ops.errors import OperationError
 from ops.golden import write_golden_files
@@ -41,6 +41,8 @@ lab_app = typer.Typer(
 app.add_typer(lab_app, name="lab")
 
 app.add_typer(image_verbs.app, name="image")
+rollback_verbs.register(app)
+review_verbs.register(app)
 
 weights_app = typer.Typer(
     help="The files of models: what is where, brought to every node, verified (docs/weights.md).",

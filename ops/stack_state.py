@@ -34,15 +34,24 @@ def ensure_stack(stack: str, variables: Mapping[str, str], project: Path = PROJE
         read_pulumi(["stack", "init", stack, "--no-select"], variables, project)
 
 
-def resources(stack: str, variables: Mapping[str, str], project: Path = PROJECT) -> list[dict[str, Any]]:
+def resources(
+    stack: str, variables: Mapping[str, str], project: Path = PROJECT, *, show_secrets: bool = False
+) -> list[dict[str, Any]]:
     """Returns the resources that a stack's state holds, none where the backend does not know the stack.
+
+    Args:
+        stack: its name.
+        variables: the environment of the engine.
+        project: where its stack file is.
+        show_secrets: whether what the state holds encrypted is shown; it needs the stack's passphrase.
 
     Raises:
         OperationError: the backend cannot be used.
     """
     if stack not in known_stacks(variables, project):
         return []
-    state = json.loads(read_pulumi(["stack", "export", "--stack", stack], variables, project))
+    shown = ["--show-secrets"] if show_secrets else []
+    state = json.loads(read_pulumi(["stack", "export", "--stack", stack, *shown], variables, project))
     return state["deployment"].get("resources") or []
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from ops import image_tasks
 from ops.errors import OperationError
 from ops.readiness import wait_until_ready
+from ops.release_history import keep_release
 from ops.remote import run_on_node
 from ops.transfers import Party
 from ops.weights import Delivery, bring
@@ -115,6 +116,7 @@ TASKS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "put-secrets": put_secrets,
     "remove-rank-folder": remove_rank_folder,
     "ready": ready,
+    "keep-release": keep_release,
 }
 
 

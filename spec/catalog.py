@@ -13,6 +13,7 @@ from spec.failures import Failure, FailureFile
 from spec.flags import FlagTable, flag_tables, table_of
 from spec.image import Image
 from spec.model import Model
+from spec.reference import ReferenceFile
 from spec.yaml_files import Entry, parse, read_yaml
 
 STACK_KEY = "gb10-serving:deployment"
@@ -59,6 +60,11 @@ class Catalog:
                 Problem(file, "chain", name, "there is no such chain", f"use one of: {known}; or add patches/{name}/")
             )
         return read_chain(patches / name)
+
+    def references(self) -> dict[str, ReferenceFile]:
+        """Returns every catalog/references/NAME.yaml by its name."""
+        paths = sorted((self.folder / "references").glob("*.yaml"))
+        return {path.stem: self._entry("references", path.stem, ReferenceFile) for path in paths}
 
     def flag_table(self, version: str, file: str) -> FlagTable:
         """Returns catalog/flags/vllm-VERSION.json.

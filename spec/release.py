@@ -309,6 +309,7 @@ class Release(Strict):
         weights: the model's, then the drafter's.
         nodes: by name, in the order of the cluster: those that run ranks, and the one that builds the image.
         groups: in the order of the stack file.
+        kept_releases: how many Releases that were ready the stack's state keeps.
         findings: warnings of the rules.
     """
 
@@ -323,6 +324,7 @@ class Release(Strict):
     memory: Memory
     readiness: Readiness
     stop_grace_seconds: int
+    kept_releases: int
     findings: tuple[Finding, ...] = ()
 
     @property

@@ -29,6 +29,9 @@ VERBS = [
     ["image", "list"],
     ["rules"],
     ["golden"],
+    ["review"],
+    ["history"],
+    ["rollback"],
 ]
 
 
