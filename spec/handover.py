@@ -147,7 +147,8 @@ def occupants(release: Release) -> list[tuple[str, Occupant]]:
 
 
 def held_ports(group: GroupPlan, rank: RankPlan) -> tuple[int, ...]:
-    """Returns the ports on which a rank listens."""
+    """Returns the TCP ports on which a rank and its supervisor listen."""
+    supervisor = rank.supervision.peers[rank.rank].port
     if not rank.is_head:
-        return ()
-    return (group.port, group.master_port) if group.serves else (group.master_port,)
+        return (supervisor,)
+    return (supervisor, group.port, group.master_port) if group.serves else (supervisor, group.master_port)
