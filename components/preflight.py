@@ -7,6 +7,7 @@ from components.model_image import ModelImage
 from components.model_weights import ModelWeights
 from components.node import Node
 from components.task import task
+from spec.handover import held_ports
 from spec.release import GroupPlan, RankPlan, Release
 
 
@@ -48,7 +49,7 @@ def preflight(
                 "fabric": node.plan.fabric,
                 "floor_percent": release.memory.floor_percent,
                 "gpus": rank.gpus,
-                "ports": _ports(group, rank),
+                "ports": list(held_ports(group, rank)),
                 "required_bytes": group.required_bytes,
                 "shared_memory_bytes": node.plan.shared_memory_bytes,
                 "open_files": rank.open_files,
@@ -57,10 +58,3 @@ def preflight(
         parent=parent,
         depends_on=[image.on_node[rank.node], *(one.on_node[rank.node] for one in weights)],
     )
-
-
-def _ports(group: GroupPlan, rank: RankPlan) -> list[int]:
-    supervisor = rank.supervision.peers[rank.rank].port
-    if not rank.is_head:
-        return [supervisor]
-    return [supervisor, group.port, group.master_port] if group.serves else [supervisor, group.master_port]

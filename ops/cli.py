@@ -7,13 +7,12 @@ be installed. `fleet pulumi` and `fleet test` end with the code of what they ran
 import json
 import shlex
 import sys
-from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
 from lab.errors import LabError
-from ops import image_verbs, lab_stack, plan_view, review_verbs, rollback_verbs, weights_view
+from ops import image_verbs, lab_stack, plan_view, review_verbs, rollback_verbs, weights_verbs
 from ops.environment import environment_of, pulumi_environment
 from ops.errors import OperationError
 from ops.golden import write_golden_files
@@ -41,14 +40,9 @@ lab_app = typer.Typer(
 app.add_typer(lab_app, name="lab")
 
 app.add_typer(image_verbs.app, name="image")
-rollback_verbs.register(app)
+app.add_typer(weights_verbs.app, name="weights")
 review_verbs.register(app)
-
-weights_app = typer.Typer(
-    help="The files of models: what is where, brought to every node, verified (docs/weights.md).",
-    no_args_is_help=True,
-)
-app.add_typer(weights_app, name="weights")
+rollback_verbs.register(app)
 
 Json = Annotated[bool, typer.Option("--json", help="Write JSON for programs.")]
 
@@ -164,65 +158,6 @@ def down() -> None:
 def status(as_json: Json = False) -> None:
     """Show the nodes of the virtual fabric and whether the endpoint answers."""
     lab_stack.lab_status(as_json)
-
-
-Stack = Annotated[str, typer.Argument(help="Name of the stack.")]
-OneModel = Annotated[str | None, typer.Option("--model", help="Only this model or drafter of the stack.")]
-
-
-@weights_app.command("manifest")
-def weights_manifest(
-    stack: Stack,
-    model: OneModel = None,
-    folder: Annotated[
-        Path | None, typer.Option(help="A folder of this machine, instead of the source that the stack names.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Check and hash a model's files where they come from, and print the hash that the catalogue can pin."""
-    with progress("weights manifest") as report:
-        found = weights_view.examined(stack, model, folder, report)
-    if as_json:
-        typer.echo(json.dumps({name: source.examined.as_data() for name, source in found}, indent=2, sort_keys=True))
-    else:
-        weights_view.show_manifests(found)
-
-
-@weights_app.command("status")
-def weights_status(stack: Stack, model: OneModel = None, as_json: Json = False) -> None:
-    """Show what each node holds, by receipt and stat, and how many bytes would go to it."""
-    _show_weights(weights_view.status_rows(stack, model), as_json)
-
-
-@weights_app.command("sync")
-def weights_sync(stack: Stack, model: OneModel = None) -> None:
-    """Bring the weights to every node of a stack, as its `up` does; go on where an earlier one was interrupted."""
-    with progress("weights sync") as report:
-        weights_view.sync(stack, model, report)
-
-
-@weights_app.command("verify")
-def weights_verify(
-    stack: Stack,
-    model: OneModel = None,
-    deep: Annotated[bool, typer.Option("--deep", help="Read and hash every file again, on all nodes.")] = False,
-    as_json: Json = False,
-) -> None:
-    """End with 1 unless every node holds all weights; what --deep finds damaged is mended by the next sync."""
-    if deep:
-        with progress("weights verify") as report:
-            rows = weights_view.verify_rows(stack, model, report)
-    else:
-        rows = weights_view.status_rows(stack, model)
-    _show_weights(rows, as_json)
-    raise typer.Exit(0 if all(row.complete for row in rows) else 1)
-
-
-def _show_weights(rows: list[weights_view.Row], as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps([row.as_data() for row in rows], indent=2))
-    else:
-        weights_view.show_rows(rows)
 
 
 def run() -> NoReturn:

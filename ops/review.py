@@ -14,10 +14,11 @@ from ops.release_history import StackHistory, history_in, read_release
 from ops.stack_state import known_stacks, resources
 from ops.stacks import planned
 from spec.catalog import Catalog
+from spec.compare import compare
 from spec.conflicts import Claim, Conflict, find_conflicts
 from spec.errors import SpecificationError
 from spec.release import Release
-from spec.review import Review, review
+from spec.review import Review
 from spec.yaml_files import parse
 
 
@@ -188,4 +189,4 @@ def _judged(
         return Outcome(stack, None, str(error)), None
     steps = None if variables is None else preview_steps(stack, variables, project)
     references = Catalog(project / "catalog").references()
-    return Outcome(stack, review(before, after, references, steps, unfinished), None), after
+    return Outcome(stack, compare(before, after, references, steps, unfinished), None), after

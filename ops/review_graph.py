@@ -181,10 +181,8 @@ def _generation_band(group: GroupReview) -> _Box:
 def _rank_box(node: NodeReview, group: GroupReview) -> _Box:
     turns = [_turn("stops", group.nodes_before, node.node), _turn("starts", group.nodes_after, node.node)]
     order = "keeps running" if group.effect == "keeps running" else ", ".join(turn for turn in turns if turn)
-    rank = (
-        words.before_and_after(node.rank_before or "", node.rank_after or "") if node.rank_before else node.rank_after
-    )
-    return _Box(rank if node.rank_after else str(node.rank_before), order, TONES[node.effect])
+    ranks = dict.fromkeys(rank for rank in (node.rank_before, node.rank_after) if rank)
+    return _Box(" → ".join(ranks), order, TONES[node.effect])
 
 
 def _turn(what: str, nodes: tuple[str, ...], node: str) -> str:

@@ -15,8 +15,12 @@ _CUT = "\n\n*Cut here: the whole review is in `./fleet review --json` and on the
 
 def markdown(reviewed: Reviewed) -> str:
     """Returns the whole review; what is too long for a comment is cut with a note."""
-    lines = [f"## {_verdict(reviewed)}", ""]
-    lines += [f"- **Conflict:** {_text(conflict.text)}" for conflict in reviewed.conflicts]
+    lines = [f"## {_verdict(reviewed)}"]
+    lines += (
+        ["", *(f"- **Conflict:** {_text(conflict.text)}" for conflict in reviewed.conflicts)]
+        if reviewed.conflicts
+        else []
+    )
     for outcome in reviewed.outcomes:
         lines += ["", *_stack(outcome)]
     text = "\n".join(lines).rstrip() + "\n"

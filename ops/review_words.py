@@ -110,13 +110,17 @@ def image_line(image: ImageReview) -> str:
         return "the image stays"
     rebuilt = [step.name for step in image.steps if step.what in ("new", "changed", "follows")]
     if image.before is None:
-        made = f"{len(rebuilt)} steps on {image.base_after}" if rebuilt else f"{image.base_after}, as it is published"
-        return f"{image.after}: {made}, at home on {image.build_on}"
+        made = f"{_steps(len(rebuilt))} on {image.base_after}" if rebuilt else f"{image.base_after}, as it is published"
+        return f"{image.after}: {made}, made on {image.build_on}"
     base = "" if image.base_before == image.base_after else f"another base: {image.base_after}; "
     return (
-        f"{image.after}: {base}{len(rebuilt)} of {len(image.steps)} steps are built on {image.build_on} (nothing is "
+        f"{image.after}: {base}{len(rebuilt)} of {_steps(len(image.steps))} built on {image.build_on} (nothing is "
         "built that it already has); how many bytes move is known once they are built"
     )
+
+
+def _steps(count: int) -> str:
+    return "1 step" if count == 1 else f"{count} steps"
 
 
 def weights_line(one: WeightsReview) -> str:

@@ -151,9 +151,5 @@ def _claim_request(request: dict[str, Any]) -> dict[str, Any]:
     return {key: request[key] for key in ("storage_folder", "stack", "group")}
 
 
-def _progress(request: dict[str, Any], text: str) -> None:
-    print(f"{request['connection']['node']}: {text}", file=sys.stderr, flush=True)
-
-
 if __name__ == "__main__":
     sys.exit(main())

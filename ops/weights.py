@@ -11,6 +11,7 @@ from ops.errors import OperationError
 from ops.places import cache_folder
 from ops.progress import Report
 from ops.remote import run_on_node
+from ops.stack_images import party_of
 from ops.transfers import Inspection, Party, Receiver, TransferFile, fan_out, inspect
 from runtime.common.errors import FilesError
 from runtime.common.weights_folder import Examined, examine
@@ -67,12 +68,8 @@ class Source:
 
 
 def delivery_of(release: Release, plan: WeightsPlan) -> Delivery:
-    """Returns the delivery of one of a Release's models to all its nodes."""
-    nodes = {
-        name: Party(name, node.connection, release.storage_folder, next(iter(node.fabric.values())), node.switch)
-        for name, node in release.nodes.items()
-    }
-    return Delivery(plan, release.storage_folder, nodes)
+    """Returns the delivery of one of a Release's models to all nodes with a rank."""
+    return Delivery(plan, release.storage_folder, {name: party_of(release, name) for name in release.rank_nodes})
 
 
 def held(delivery: Delivery) -> dict[str, Held]:

@@ -23,58 +23,63 @@ class Claim(Strict):
 
 
 class Conflict(Strict):
-    """A node that more than one stack wants, or that another one holds.
+    """Nodes that more than one stack wants, or that another one holds.
 
     Attributes:
-        node: its name in the stack that is refused.
+        nodes: their names in the stack that is refused.
         stacks: the one that is refused, then the one in its way.
         text: what is wrong, and the way out.
     """
 
-    node: str
+    nodes: tuple[str, ...]
     stacks: tuple[str, str]
     text: str
 
 
+class _Place(Strict):
+    stack: str
+    group: str
+
+
 def find_conflicts(planned: Sequence[Release], claims: Sequence[Claim]) -> tuple[Conflict, ...]:
-    """Returns every node on which one of these stacks could not be deployed beside the others.
+    """Returns where one of these stacks could not be deployed beside the others.
 
     Args:
         planned: Releases of different stacks that are to run at the same time.
         claims: what all stacks hold now. A stack among `planned` that gives its node up is not in the way.
     """
-    wanted: dict[str, tuple[str, str]] = {}
-    found = []
+    reviewed = {release.stack for release in planned}
+    held = {one.machine: _Place(stack=one.stack, group=one.group) for one in claims if one.stack not in reviewed}
+    wanted: dict[str, _Place] = {}
+    both: dict[tuple[str, str, str, str], list[str]] = {}
+    taken: dict[tuple[str, str, str, str], list[str]] = {}
     for release in planned:
         for node, occupant in occupants(release):
             machine = machine_of(release.nodes[node])
-            if machine in wanted:
-                found.append(_both_want(node, release.stack, occupant.group, *wanted[machine]))
-            wanted.setdefault(machine, (release.stack, occupant.group))
-    reviewed = {release.stack for release in planned}
-    for release in planned:
-        machines = {machine_of(release.nodes[node]): node for node in release.rank_nodes}
-        found += [
-            _held(machines[claim.machine], release.stack, claim)
-            for claim in claims
-            if claim.machine in machines and claim.stack not in reviewed
-        ]
-    return tuple(found)
-
-
-def _both_want(node: str, stack: str, group: str, other: str, other_group: str) -> Conflict:
-    return Conflict(
-        node=node,
-        stacks=(stack, other),
-        text=f"{node} is wanted by {stack} (group {group}) and by {other} (group {other_group}), and a node belongs to "
-        f"one deployment. Way out: other nodes for one of them, or first one, then `./fleet switch {other} {stack}`",
+            for others, found in ((wanted, both), (held, taken)):
+                if other := others.get(machine):
+                    found.setdefault((release.stack, occupant.group, other.stack, other.group), []).append(node)
+            wanted.setdefault(machine, _Place(stack=release.stack, group=occupant.group))
+    return (
+        *(_both_want(nodes, *key) for key, nodes in both.items()),
+        *(_held(nodes, *key) for key, nodes in taken.items()),
     )
 
 
-def _held(node: str, stack: str, claim: Claim) -> Conflict:
+def _both_want(nodes: list[str], stack: str, group: str, other: str, other_group: str) -> Conflict:
     return Conflict(
-        node=node,
-        stacks=(stack, claim.stack),
-        text=f"{node} is held by {claim.stack} (group {claim.group}), so `up` of {stack} would be refused. Way out: "
-        f"`./fleet switch {claim.stack} {stack}`, or other nodes",
+        nodes=tuple(nodes),
+        stacks=(stack, other),
+        text=f"{', '.join(nodes)}: wanted by {stack} (group {group}) and by {other} (group {other_group}), and a node "
+        f"belongs to one deployment. Way out: other nodes for one of them, or first one, then "
+        f"`./fleet switch {other} {stack}`",
+    )
+
+
+def _held(nodes: list[str], stack: str, group: str, other: str, other_group: str) -> Conflict:
+    return Conflict(
+        nodes=tuple(nodes),
+        stacks=(stack, other),
+        text=f"{', '.join(nodes)}: held by {other} (group {other_group}), so `up` of {stack} (group {group}) would be "
+        f"refused. Way out: `./fleet switch {other} {stack}`, or other nodes",
     )

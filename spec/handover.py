@@ -147,7 +147,7 @@ def occupants(release: Release) -> list[tuple[str, Occupant]]:
 
 
 def held_ports(group: GroupPlan, rank: RankPlan) -> tuple[int, ...]:
-    """Returns the TCP ports on which a rank and its supervisor listen."""
+    """Returns the ports on which a rank and its supervisor listen."""
     supervisor = rank.supervision.peers[rank.rank].port
     if not rank.is_head:
         return (supervisor,)

@@ -121,8 +121,7 @@ def supervisor_request(release: Release, group: GroupPlan, rank: RankPlan) -> di
         "serves": group.serves,
         "http_port": group.port,
         "required_bytes": plan.required_bytes,
-        "gpus": rank.gpus,
-        "unified_memory": plan.unified_memory,
+        "accelerator_memory": rank.gpus and not plan.unified_memory,
         "guard": {"floor_percent": plan.floor_percent, "backstop_percent": plan.backstop_percent},
         "page_cache": {**plan.page_cache.model_dump(mode="json"), "folders": [one.target for one in release.weights]},
         "patience": {

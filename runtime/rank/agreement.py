@@ -178,7 +178,7 @@ def _missing(own: Status, peer: Peer, sight: Sight) -> list[str]:
     knows_us = status.view is not None and own.token in status.view
     if status.state == GATHERING and status.ready:
         return []
-    if status.state in _TOGETHER and knows_us:
+    if knows_us and (status.state in _TOGETHER or status.ended == 0):
         return []
     detail = f": {'; '.join(status.waiting_for)}" if status.waiting_for else ""
     return [f"{peer.name} is {status.state}{detail}"]

@@ -13,6 +13,10 @@ RAY_COUNT = (
 """Prints how many accelerators Ray knows of."""
 
 
+ACCELERATOR_MEMORY = ("nvidia-smi", "--query-gpu=memory.free", "--format=csv,noheader,nounits")
+"""Prints the free memory of each accelerator in MiB."""
+
+
 def environment_for(request: RankRequest, found: Mapping[str, str]) -> dict[str, str]:
     """Returns the engine's environment: offline unless the Release says otherwise, and with its secrets.
 

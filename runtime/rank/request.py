@@ -115,9 +115,8 @@ class RankRequest:
         sysfs_folder: where devices are looked for.
         serves: whether the head answers HTTP; an offline job ends by itself.
         http_port: where the head answers.
-        required_bytes: MemAvailable that the plan needs.
-        gpus: whether there are accelerators.
-        unified_memory: whether they share the host's memory.
+        required_bytes: what the plan needs: of MemAvailable, or of each accelerator's own memory.
+        accelerator_memory: whether accelerators have memory of their own.
         record_folder: kept through restarts of the container.
         secrets_folder: files `group-key` and, if given, `api-key` and `hf-token`.
     """
@@ -137,8 +136,7 @@ class RankRequest:
     serves: bool
     http_port: int
     required_bytes: int
-    gpus: bool
-    unified_memory: bool
+    accelerator_memory: bool
     guard: GuardLimits
     page_cache: PageCache
     patience: Patience

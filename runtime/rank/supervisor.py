@@ -13,7 +13,7 @@ from runtime.fabric.result import FabricError
 from runtime.rank import fabric, processes, signals
 from runtime.rank.agreement import all_done, causes_of, earliest, gather, lost
 from runtime.rank.endpoint import Endpoint
-from runtime.rank.engine import RAY_COUNT, ending, environment_for
+from runtime.rank.engine import ACCELERATOR_MEMORY, RAY_COUNT, ending, environment_for
 from runtime.rank.exchange import Traffic
 from runtime.rank.guard import MemoryGuard
 from runtime.rank.health import Health
@@ -190,13 +190,30 @@ class Supervisor:
         """Memory lags behind an engine that has ended: waits until what the plan needs is really free."""
         required = self._request.required_bytes
         deadline = time.monotonic() + self._request.patience.memory
-        while self._guard.available_bytes < required:
-            text = f"memory: {self._guard.available_bytes >> 20} MiB are available, {required >> 20} MiB are needed"
+        while (free := self._free_bytes()) < required:
+            text = f"memory: {free >> 20} MiB are available, {required >> 20} MiB are needed"
             self._publish(waiting_for=(text,))
             if time.monotonic() > deadline:
                 self._fail(f"{text}, for {self._request.patience.memory:g} s: end what else uses memory on this node")
             self._rest(_TICK_SECONDS)
         self._publish(waiting_for=())
+
+    def _free_bytes(self) -> int:
+        """Returns what an engine could take: of the accelerators' own memory the least, where they have any."""
+        if not self._request.accelerator_memory:
+            return self._guard.available_bytes
+        with open(os.memfd_create("free"), "r+b") as answer:  # noqa: PTH123 - a descriptor
+            try:
+                process = processes.start(ACCELERATOR_MEMORY, os.environ, answer.fileno())
+            except OSError as error:
+                self._fail(f"the accelerators' memory cannot be asked for: {error}")
+            while process not in self._ended:
+                self._rest(_TICK_SECONDS)
+            answer.seek(0)
+            found, code = answer.read().split(), self._ended.pop(process)
+        if code != 0 or not found:
+            self._fail(f"the accelerators' memory cannot be asked for: nvidia-smi {ending(code)}")
+        return min(map(int, found)) << 20
 
     def _run_engine(self, view: tuple[str, ...], environment: Mapping[str, str]) -> int | None:
         """Runs everything that the engine needs and the engine itself, until it has ended and all is gone."""

@@ -68,9 +68,9 @@ def test_a_preview_needs_no_network_and_shows_each_node(offline: Project, stack:
     assert kinds["docker:index:Container"] == len(ranks)
     assert kinds["pulumi:providers:docker"] == len(release.nodes)
     for node in release.nodes:
-        # Provider, contact, image, weights of model and drafter, preflight, claim, rank, and the component around them.
+        # Provider, contact, image, weights of model and drafter, preflight, claim, secrets, rank, and the component.
         of_node = [name for _, name in created if re.search(rf"(^|-){re.escape(node)}(-|$)", name)]
-        assert len(of_node) == 7 + len(release.weights), of_node
+        assert len(of_node) == 8 + len(release.weights), of_node
 
 
 def test_a_wrong_stack_file_is_told_by_one_error(offline: Project) -> None:

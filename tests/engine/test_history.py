@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ops.release_history import StackHistory, history_in
+from ops.rollback import chosen, deploy
 from spec.catalog import read_stack
 from spec.release import Release
 from tests.virtual import PROJECT, Project, Run
@@ -94,3 +95,21 @@ def test_neither_output_nor_state_shows_a_kept_release(stack: OnlyHistory) -> No
         assert "--max-model-len" not in shown
         assert "/Td6WFo" not in shown, "the packed history is in the open"
     assert len(stack.history().ready) == 2
+
+
+def test_a_kept_release_is_deployed_whatever_the_stack_file_says_by_now(stack: OnlyHistory) -> None:
+    assert stack.up(600).code == 0
+    assert stack.up(601).code == 0
+    before = stack.history()
+    path = stack.project.folder / "Pulumi.lab.yaml"
+    path.write_text(path.read_text().replace("max_num_seqs", "max_number_of_sequences"))
+    (stack.project.folder / "catalog").unlink()
+
+    back = chosen(before, None)
+    assert back == before.ready[1]
+    arguments = ["up", "--yes", "--skip-preview", "--non-interactive"]
+    assert deploy(back, "lab", arguments, stack.project.variables, stack.project.folder) == 0
+    after = stack.history()
+    assert after.begun == back.hash
+    assert [one.hash for one in after.ready] == [back.hash, before.ready[0].hash]
+    assert chosen(after, None).hash == before.ready[0].hash

@@ -121,4 +121,4 @@ def test_a_review_names_who_holds_a_node(operator: Operator) -> None:
     operator.project.write("two", cheap_deployment("test-2"))
     reviewed = review_stacks(["two"], operator.project.variables, lambda _: None, operator.project.folder)
     assert reviewed.is_refused
-    assert [(one.node, one.stacks) for one in reviewed.conflicts] == [("test-2", ("two", "one"))]
+    assert [(one.nodes, one.stacks) for one in reviewed.conflicts] == [(("test-2",), ("two", "one"))]

@@ -218,6 +218,19 @@ def test_nothing_holds_an_output_turned_into_text(
     assert "Calling __str__" not in repr(graph.resources)
 
 
+def test_a_release_is_kept_once_every_group_is_ready(
+    run_program: RunProgram, lab_config: dict[str, Any], preview: bool
+) -> None:
+    lab_config["groups"] = {"a": ["lab-1", "lab-2"], "b": ["lab-3", "lab-4"]}
+    graph = run_program("lab-pool", lab_config, preview)
+    assert graph.resources["release-history"].dependencies == {"a-ready", "b-ready"}
+    assert graph.resources["release-history"].inputs["addPreviousOutputInEnv"] is True
+    assert graph.resources["release-begun"].dependencies == set()
+    kept = json.loads(graph.resources["release-history"].inputs["stdin"])
+    assert graph.resources["release-begun"].inputs["create"] == f"echo {kept['hash']}"
+    assert json.loads(kept["release"])["stack"] == "lab-pool"
+
+
 def test_every_rank_knows_its_peers_and_its_generation(
     run_program: RunProgram, lab_config: dict[str, Any], preview: bool
 ) -> None:

@@ -43,8 +43,8 @@ def test_earlyoom_must_act_after_the_guard(tmp_path: Path, command: str, floor: 
 
 @pytest.mark.parametrize(
     ("swaps", "swappiness", "words"),
-    [(0, 60, "there is none"), (1, 60, "vm.swappiness is 60"), (1, 0, None)],
+    [(0, 60, "there is none"), (1, 60, "vm.swappiness is 60"), (1, 0, "")],
 )
-def test_swap_is_warned_of(tmp_path: Path, swaps: int, swappiness: int, words: str | None) -> None:
+def test_swap_is_warned_of(tmp_path: Path, swaps: int, swappiness: int, words: str) -> None:
     found = swap_warnings(proc(tmp_path, swaps=swaps, swappiness=swappiness))
     assert [(words or "") in text for text in found] == ([True] if words else [])

@@ -33,6 +33,7 @@ def test_a_rank_starts_when_its_peer_has_seen_the_same() -> None:
     assert not gather(own, [PEER], {1: sight(status(1))}).may_start
     assert gather(own, [PEER], {1: sight(status(1, view=("t0", "t1")))}).may_start
     assert gather(own, [PEER], {1: sight(status(1, STARTING, view=("t0", "t1")))}).may_start
+    assert gather(own, [PEER], {1: sight(status(1, STOPPING, view=("t0", "t1"), ended=0))}).may_start
 
 
 def test_a_rank_alone_has_nobody_to_wait_for() -> None:

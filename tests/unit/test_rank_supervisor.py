@@ -234,6 +234,19 @@ def test_memory_that_is_not_free_is_waited_for(make_group: MakeGroup) -> None:
     assert "MiB are available, 1073741824 MiB are needed, for 1 s" in group.ranks[0].shown()["cause"]["text"]
 
 
+def test_memory_of_accelerators_is_waited_for_where_they_have_their_own(make_group: MakeGroup, tmp_path: Path) -> None:
+    (tmp_path / "nvidia-smi").write_text(
+        f"#!/bin/sh\necho x >> {tmp_path}/asked\n"
+        f"[ $(wc -l < {tmp_path}/asked) -lt 3 ] && echo 10 || {{ echo 90; echo 80; }}\n"
+    )
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    group = make_group(1, lambda request: request.update(accelerator_memory=True, required_bytes=75 << 20))
+    group.ranks[0].environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    group.start()
+    group.wait_for("serving")
+    assert "memory: 10 MiB are available, 75 MiB are needed" in group.ranks[0].words()
+
+
 def test_a_job_ends_with_its_own_code_when_all_have_done_their_part(make_group: MakeGroup) -> None:
     def make_job(request: dict[str, Any]) -> None:
         seconds = 0.2 + request["rank"]

@@ -21,11 +21,12 @@ from ops.review_page import page
 from ops.review_verbs import REFUSED, RESTARTS
 from ops.stacks import CATALOG, planned
 from spec.catalog import read_stack
+from spec.compare import compare
 from spec.conflicts import Claim, find_conflicts
 from spec.difference import flags_of
 from spec.plan import plan_release
 from spec.release import ChainPlan, Release
-from spec.review import GroupReview, NodeReview, ResourceStep, Review, review
+from spec.review import GroupReview, NodeReview, ResourceStep, Review
 
 REFERENCES = CATALOG.references()
 
@@ -38,7 +39,7 @@ def changed(stack: str, **settings: Any) -> Release:
 
 
 def reviewed(before: Release | None, after: Release, *steps: ResourceStep) -> Review:
-    return review(before, after, REFERENCES, steps or None)
+    return compare(before, after, REFERENCES, steps or None)
 
 
 def group(found: Review, name: str) -> GroupReview:
@@ -174,7 +175,7 @@ def test_a_preview_is_read_with_its_operations_and_reasons() -> None:
 
 def test_two_stacks_on_one_node_are_named() -> None:
     found = find_conflicts([planned("qwen-tp4"), planned("qwen-pool")], ())
-    assert [one.node for one in found] == ["gb10-1", "gb10-2", "gb10-3", "gb10-4"]
+    assert [one.nodes for one in found] == [("gb10-1", "gb10-2"), ("gb10-3", "gb10-4")]
     assert found[0].stacks == ("qwen-pool", "qwen-tp4")
     assert "group pair-a" in found[0].text
 
@@ -191,9 +192,9 @@ def test_a_node_that_another_stack_holds_is_a_conflict_unless_that_stack_is_revi
         ]
     )
     found = find_conflicts([release], claims)
-    assert [(one.node, one.stacks) for one in found] == [("lab-2", ("lab", "other"))]
+    assert [(one.nodes, one.stacks) for one in found] == [(("lab-2",), ("lab", "other"))]
     moved = changed("lab-tp1").model_copy(update={"stack": "other"})
-    assert find_conflicts([moved, release], claims)[0].node == "lab-1"
+    assert find_conflicts([moved, release], claims)[0].nodes == ("lab-1",)
     assert find_conflicts([release], [Claim(stack="lab", group="main", node="x", machine=claims[0].machine)]) == ()
 
 
