@@ -131,7 +131,9 @@ def machine_of(node: NodePlan) -> str:
 
 
 def occupants(release: Release) -> list[tuple[str, Occupant]]:
-    """Returns every rank of a Release with the name of its node, in the order of the nodes."""
+    """Returns every rank of a Release with the name of its node, in the order of the nodes; a parked one has none."""
+    if not release.active:
+        return []
     found = {
         rank.node: Occupant(
             stack=release.stack,

@@ -38,6 +38,8 @@ VERBS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "claim-holder": claims.holder,
     "claim": claims.take,
     "release-claim": claims.release,
+    "look-at-claim": claims.look,
+    "clear-claim": claims.clear,
     "prepare-rank": rank_folders.prepare,
     "put-secrets": rank_folders.put_secrets,
     "remove-rank-folder": rank_folders.remove,
