@@ -12,7 +12,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from lab.errors import LabError
-from ops import image_verbs, lab_stack, plan_view, review_verbs, rollback_verbs, weights_verbs
+from ops import image_verbs, lab_stack, plan_view, review_verbs, rollback_verbs, switch_verbs, weights_verbs
 from ops.environment import environment_of, pulumi_environment
 from ops.errors import OperationError
 from ops.golden import write_golden_files
@@ -43,6 +43,7 @@ app.add_typer(image_verbs.app, name="image")
 app.add_typer(weights_verbs.app, name="weights")
 review_verbs.register(app)
 rollback_verbs.register(app)
+switch_verbs.register(app)
 
 Json = Annotated[bool, typer.Option("--json", help="Write JSON for programs.")]
 

@@ -35,7 +35,6 @@ VERBS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "weights-download": weights_sources.download,
     "weights-share": weights_sources.share,
     "preflight": preflight.preflight,
-    "claim-holder": claims.holder,
     "claim": claims.take,
     "release-claim": claims.release,
     "look-at-claim": claims.look,
