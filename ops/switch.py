@@ -223,7 +223,10 @@ def _refuse_rivals(givers: Sequence[Giver]) -> None:
 
 
 def _refuse_held_nodes(plan: Plan) -> None:
-    """Finds in a second what would otherwise be said after hours of copying: a dead node, somebody else's node."""
+    """Finds in a second what would otherwise be said after hours of copying: a dead node, somebody else's node.
+
+    The node that builds the image need not be free.
+    """
     known = {plan.target.stack, *(one.stack for one in plan.givers)}
 
     def look(node: str) -> str | None:
@@ -231,7 +234,7 @@ def _refuse_held_nodes(plan: Plan) -> None:
             claim = _ask(plan.target, node, "look-at-claim", {})["claim"]
         except NodeError as error:
             return str(error)
-        if claim is None or claim["stack"] in known:
+        if claim is None or claim["stack"] in known or node not in plan.target.rank_nodes:
             return None
         return (
             f"{node} is held by {claim['stack']}, group {claim['group']}, since {claim['since']}: name it as one to "
