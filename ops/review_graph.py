@@ -76,7 +76,7 @@ class _Drawing:
         """Draws a bar a node for its memory before, where it differs, and after."""
         if not any(before or after for before, after in views):
             return
-        lines = 2 if any(before != after for before, after in views) else 1
+        lines = 2 if any(before and before != after for before, after in views) else 1
         for position, (before, after) in enumerate(views):
             pairs = [(after, "")] if lines == 1 else [(before, "before: "), (after, "after: ")]
             for line, (view, when) in enumerate(pairs):
@@ -149,7 +149,7 @@ def _image_band(review: Review) -> _Box:
     if image.before == image.after:
         return _Box("image", f"{image.after} stays", "same")
     built = sum(step.what in ("new", "changed", "follows") for step in image.steps)
-    what = f"{built} of {len(image.steps)} steps are built" if image.steps else "pulled by digest"
+    what = f"{built} of {len(image.steps)} steps built" if image.steps else "pulled by digest"
     return _Box("image", f"{what} on {image.build_on}, then handed on: {image.after}", "start")
 
 

@@ -51,11 +51,13 @@ def flags_of(command: tuple[str, ...]) -> dict[str, str]:
 
 def _properties(rank: RankPlan) -> dict[str, str]:
     """Returns the rest of a rank by readable names: whatever it is made from beside command line and environment."""
-    data = rank.model_dump(mode="json", exclude={"command", "environment", "mounts", "node", "rank"})
+    apart = {"command": True, "environment": True, "mounts": True, "node": True, "rank": True}
+    data = rank.model_dump(mode="json", exclude={**apart, "supervision": {"peers"}})
+    peers = {f"peer {peer.rank}": f"{peer.node} at {peer.address}:{peer.port}" for peer in rank.supervision.peers}
     mounts = {
         f"mount {mount.target}": f"{mount.source}{'' if mount.read_only else ' (writable)'}" for mount in rank.mounts
     }
-    return {**mounts, **_flat("", data)}
+    return {**mounts, **peers, **_flat("", data)}
 
 
 def _flat(prefix: str, value: object) -> dict[str, str]:
