@@ -73,7 +73,7 @@ class Plan:
                 for one in self.givers
             ],
             "to": {"stack": self.target.stack, "release": self.target.hash},
-            "nodes": [one.model_dump(mode="json", exclude={"free"}) for one in self.handover.nodes],
+            "nodes": [one.model_dump(mode="json") for one in self.handover.nodes],
         }
 
 
