@@ -29,7 +29,7 @@ def main() -> None:
     try:
         release = release_to_deploy(stack, config.get_object("deployment"), PROJECT)
         refuse_secrets(release, api_key=config.get_secret("apiKey") is not None)
-        if not pulumi.runtime.is_dry_run():
+        if release.active and not pulumi.runtime.is_dry_run():
             revive_parked_groups(release, pulumi.log.info)
     except (SpecificationError, OperationError) as error:
         pulumi.log.error(str(error))
@@ -41,6 +41,7 @@ def main() -> None:
     )
     deployment = Deployment(release, Hooks(preparation_hook(release)), secrets)
     pulumi.export("release", release.hash)
+    pulumi.export("active", release.active)
     pulumi.export("endpoints", deployment.endpoints)
 
 

@@ -35,8 +35,10 @@ class Deployment(pulumi.ComponentResource):
         weights = [ModelWeights(plan, rank_nodes, child) for plan in release.weights]
         self.groups = {
             group.name: ServingGroup(group.name, release, group, nodes, image, weights, hooks, secrets, child)
-            for group in release.groups
+            for group in (release.groups if release.active else ())
         }
+        if not release.active:
+            pulumi.log.info("parked (active: false): no ranks and no claims; image and weights stay", self)
         ReleaseHistory(release, [group.readiness for group in self.groups.values()], child)
         self.endpoints = pulumi.Output.all(**{name: group.endpoint for name, group in self.groups.items()})
         self.register_outputs({"endpoints": self.endpoints})

@@ -13,7 +13,7 @@ class ReleaseHistory(pulumi.ComponentResource):
 
     The second gets its own last output, the history so far, and gives it back with this Release in front. So it lives
     in the state and nowhere else, and a failed `up` leaves it as it is. Request and history are encrypted, whatever
-    a Release may hold by then.
+    a Release may hold by then. A parked Release is begun and never ready: the history stays as it is.
     """
 
     def __init__(self, release: Release, ready: list[pulumi.Resource], opts: pulumi.ResourceOptions) -> None:
@@ -36,7 +36,9 @@ class ReleaseHistory(pulumi.ComponentResource):
             "keep-release",
             {
                 "hash": release.hash,
-                "release": pulumi.Output.secret(canonical_json(release.model_dump(mode="json"))),
+                "release": pulumi.Output.secret(
+                    canonical_json(release.model_dump(mode="json")) if release.active else None
+                ),
                 "kept": release.kept_releases,
             },
             parent=self,

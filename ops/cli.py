@@ -21,6 +21,7 @@ from ops import (
     plan_view,
     review_verbs,
     rollback_verbs,
+    switch_verbs,
     weights_verbs,
 )
 from ops.environment import environment_of, pulumi_environment
@@ -57,6 +58,7 @@ app.command("doctor")(doctor_verbs.doctor)
 app.add_typer(weights_verbs.app, name="weights")
 review_verbs.register(app)
 rollback_verbs.register(app)
+switch_verbs.register(app)
 
 Json = Annotated[bool, typer.Option("--json", help="Write JSON for programs.")]
 

@@ -44,10 +44,13 @@ def keep_release(request: dict[str, Any]) -> Any:
     """Puts a Release that is ready in front of the history that this command answered the last time.
 
     Args:
-        request: `hash`, `release` (canonical JSON), `kept` (how many stay).
+        request: `hash`, `release` (canonical JSON; none for a parked one, which is no Release to go back to), `kept`
+            (how many stay).
     """
     last = os.environ.get(_LAST_ANSWER)
     history = _unpacked(json.loads(last)["history"]) if last else ()
+    if request["release"] is None:
+        return {"history": pack(history)}
     ready_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     ready = ReadyRelease(hash=request["hash"], ready_at=ready_at, release=request["release"])
     return {"history": pack(with_ready(history, ready, request["kept"]))}

@@ -47,12 +47,19 @@ def deploy(
 
 @contextmanager
 def release_file(ready: ReadyRelease) -> Iterator[Path]:
-    """Writes the Release into a file that only we can read, and that is gone afterwards."""
+    """Writes a kept Release into a file that only we can read, and that is gone afterwards."""
+    with release_text_file(ready.release) as path:
+        yield path
+
+
+@contextmanager
+def release_text_file(release: str) -> Iterator[Path]:
+    """Writes a Release, as canonical JSON, into a file that only we can read, and that is gone afterwards."""
     descriptor, name = tempfile.mkstemp(prefix="gb10-serving-release-", suffix=".json")
     path = Path(name)
     try:
         with os.fdopen(descriptor, "w") as file:
-            file.write(ready.release)
+            file.write(release)
         yield path
     finally:
         path.unlink()

@@ -1,4 +1,4 @@
-"""From deployments that run to one that shall run: which nodes are freed, kept and taken, and what counts as free.
+"""From deployments that run to one that shall run: which nodes are freed, kept and taken.
 
 A node is known by where its controller logs in, as two clusters may name the same machine otherwise. Only nodes that
 run ranks count: building an image takes no node.
@@ -16,29 +16,13 @@ class Occupant(Strict):
 
     Attributes:
         stack, group, rank: which one.
-        container: its name; its processes' memory and accelerators are free once it has gone.
-        ports: TCP ports that it listens on.
+        container: its name.
     """
 
     stack: str
     group: str
     rank: int
     container: str
-    ports: tuple[int, ...]
-
-
-class Free(Strict):
-    """What the preflight of a node counts as free, since it will be gone before anything new starts there.
-
-    Attributes:
-        claims: stack and group that may hold the node.
-        containers: whose processes' memory and accelerators count as free.
-        ports: that these containers may listen on.
-    """
-
-    claims: tuple[tuple[str, str], ...]
-    containers: tuple[str, ...]
-    ports: tuple[int, ...]
 
 
 class NodeHandover(Strict):
@@ -57,15 +41,6 @@ class NodeHandover(Strict):
     fate: Literal["freed", "kept", "taken"]
     leaving: tuple[Occupant, ...]
     arriving: Occupant | None
-
-    @property
-    def free(self) -> Free:
-        """What preflight must count as free here."""
-        return Free(
-            claims=tuple(dict.fromkeys((one.stack, one.group) for one in self.leaving)),
-            containers=tuple(one.container for one in self.leaving),
-            ports=tuple(sorted({port for one in self.leaving for port in one.ports})),
-        )
 
 
 class Handover(Strict):
@@ -87,14 +62,6 @@ class Handover(Strict):
     def taken(self) -> tuple[str, ...]:
         """Names of the nodes that the receiving deployment must find free."""
         return self._with("taken")
-
-    def free_on(self, node: str) -> Free:
-        """Returns what preflight counts as free on a node of the receiving deployment.
-
-        Raises:
-            KeyError: it runs none of its ranks.
-        """
-        return {one.node: one.free for one in self.nodes if one.arriving}[node]
 
     def _with(self, fate: str) -> tuple[str, ...]:
         return tuple(one.node for one in self.nodes if one.fate == fate)
@@ -131,14 +98,15 @@ def machine_of(node: NodePlan) -> str:
 
 
 def occupants(release: Release) -> list[tuple[str, Occupant]]:
-    """Returns every rank of a Release with the name of its node, in the order of the nodes."""
+    """Returns every rank of a Release with the name of its node, in the order of the nodes; a parked one has none."""
+    if not release.active:
+        return []
     found = {
         rank.node: Occupant(
             stack=release.stack,
             group=group.name,
             rank=rank.rank,
             container=rank.container,
-            ports=held_ports(group, rank),
         )
         for group in release.groups
         for rank in group.ranks

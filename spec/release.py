@@ -309,6 +309,7 @@ class Release(Strict):
         weights: the model's, then the drafter's.
         nodes: by name, in the order of the cluster: those that run ranks, and the one that builds the image.
         groups: in the order of the stack file.
+        active: whether the groups run; a parked deployment is image and weights on its nodes and nothing else.
         kept_releases: how many Releases that were ready the stack's state keeps.
         findings: warnings of the rules.
     """
@@ -325,6 +326,7 @@ class Release(Strict):
     readiness: Readiness
     stop_grace_seconds: int
     kept_releases: int
+    active: bool = True
     findings: tuple[Finding, ...] = ()
 
     @property

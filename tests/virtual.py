@@ -48,10 +48,10 @@ def cluster_data(identity_file: Path) -> dict[str, Any]:
         "virtual_fabric": {"management_subnet": str(_MANAGEMENT), "rail_subnets": [str(_RAIL)]},
         "nodes": {
             name: {
-                "management_address": str(_MANAGEMENT[11 + number]),
+                "management_address": str(_MANAGEMENT[9 + number]),
                 "host_key": public_line(host_key(name)),
                 "switch": "virtual",
-                "rails": [{"address": str(_RAIL[11 + number]), "interface": "rail0"}],
+                "rails": [{"address": str(_RAIL[9 + number]), "interface": "rail0"}],
             }
             for number, name in enumerate(NODES, start=1)
         },

@@ -266,3 +266,31 @@ def test_another_secret_is_another_generation_and_stands_nowhere(
     holders = {found.name for found in graphs[0].resources.values() if "correct horse" in repr(found.inputs)}
     assert holders == {"main-lab-1-secrets", "main-lab-2-secrets"}
     assert all(graphs[0].resources[holder].secret_inputs == {"stdin"} for holder in holders)
+
+
+def test_all_nodes_of_a_group_are_taken_before_a_claim_stands_for_one(
+    run_program: RunProgram, lab_config: dict[str, Any], preview: bool
+) -> None:
+    graph = run_lab(run_program, lab_config, preview)
+    taken = graph.resources["main-claims"]
+    asked = json.loads(taken.inputs["stdin"])
+    assert [node["connection"]["node"] for node in asked["nodes"]] == ["lab-1", "lab-2"]
+    assert taken.inputs["delete"].endswith("free-nodes")
+    assert taken.dependencies == {"main-lab-1-preflight", "main-lab-2-preflight"}
+    assert not taken.delete_before_replace
+    for node in ("lab-1", "lab-2"):
+        assert "main-claims" in graph.resources[f"main-{node}-claim"].dependencies
+
+
+def test_a_parked_deployment_has_image_and_weights_and_nothing_of_a_group(
+    run_program: RunProgram, lab_config: dict[str, Any], preview: bool
+) -> None:
+    active = run_lab(run_program, lab_config, preview)
+    parked = run_lab(run_program, lab_config | {"active": False}, preview)
+    gone = set(active.resources) - set(parked.resources)
+    assert gone == {name for name in active.resources if name == "main" or name.startswith("main-")}
+    assert set(parked.resources) <= set(active.resources)
+    for name in ("image-lab-1", "image-lab-2", "weights-lab-lab-1", "weights-lab-lab-2", "image-verify"):
+        assert preview or parked.resources[name].inputs == active.resources[name].inputs
+    kept = json.loads(parked.resources["release-history"].inputs["stdin"])
+    assert kept["release"] is None, "a parked Release is none to go back to"

@@ -32,6 +32,11 @@ VERBS = [
     ["review"],
     ["history"],
     ["rollback"],
+    ["switch"],
+    ["give-up"],
+    ["claims"],
+    ["claims", "show"],
+    ["claims", "clear"],
 ]
 
 
