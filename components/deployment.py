@@ -35,7 +35,7 @@ class Deployment(pulumi.ComponentResource):
         weights = [ModelWeights(plan, rank_nodes, child) for plan in release.weights]
         self.groups = {
             group.name: ServingGroup(group.name, release, group, nodes, image, weights, hooks, secrets, child)
-            for group in (release.groups if release.active else ())
+            for group in release.running_groups
         }
         if not release.active:
             pulumi.log.info("parked (active: false): no ranks and no claims; image and weights stay", self)

@@ -28,16 +28,18 @@ class StackHistory:
         stack: its name.
         begun: hash of the Release that the last `up` began to deploy; none before the first.
         ready: the Releases that were ready, newest first.
+        parked: whether the last `up` parked the stack, and ended.
     """
 
     stack: str
     begun: str | None
     ready: History
+    parked: bool = False
 
     @property
     def ended_ready(self) -> bool:
-        """Whether the last `up` ended with a group that answered right."""
-        return bool(self.ready) and self.ready[0].hash == self.begun
+        """Whether the last `up` ended as it was meant: with groups that answered right, or parked."""
+        return self.parked or (bool(self.ready) and self.ready[0].hash == self.begun)
 
 
 def keep_release(request: dict[str, Any]) -> Any:
@@ -50,7 +52,7 @@ def keep_release(request: dict[str, Any]) -> Any:
     last = os.environ.get(_LAST_ANSWER)
     history = _unpacked(json.loads(last)["history"]) if last else ()
     if request["release"] is None:
-        return {"history": pack(history)}
+        return {"history": pack(history), "parked": request["hash"]}
     ready_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     ready = ReadyRelease(hash=request["hash"], ready_at=ready_at, release=request["release"])
     return {"history": pack(with_ready(history, ready, request["kept"]))}
@@ -69,7 +71,9 @@ def history_in(stack: str, found: list[dict[str, Any]]) -> StackHistory:
     """Returns the history that resources of a state hold."""
     answers = {one["urn"].rsplit("::", 1)[-1]: one.get("outputs", {}).get("stdout") for one in found}
     begun, kept = answers.get(BEGUN), plain(answers.get(KEPT))
-    return StackHistory(stack, begun or None, _unpacked(json.loads(kept)["history"]) if kept else ())
+    answer = json.loads(kept) if kept else {}
+    ready = _unpacked(answer["history"]) if answer else ()
+    return StackHistory(stack, begun or None, ready, bool(begun) and answer.get("parked") == begun)
 
 
 def plain(value: Any) -> Any:

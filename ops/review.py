@@ -172,6 +172,8 @@ def _outcome(
         project: where its file is.
     """
     before = read_release(history.ready[0], stack) if history.ready else None
+    if before and history.parked:
+        before = before.model_copy(update={"active": False})
     unfinished = None if history.ended_ready else history.begun
     return _judged(stack, before, project, variables, unfinished)
 

@@ -96,7 +96,9 @@ def _show(found: StackHistory) -> None:
         image = release.image.reference.rpartition(":")[2]
         table.add_row(_short(one.hash), one.ready_at, image, release.model_name, " ".join(release.rank_nodes), runs)
     console.print(table)
-    if not found.ended_ready:
+    if found.parked:
+        console.print(f"{found.stack} is parked: none of them runs")
+    elif not found.ended_ready:
         console.print(f"the last `up`, of {_short(found.begun)}, did not end ready: `./fleet rollback {found.stack}`")
 
 

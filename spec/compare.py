@@ -43,7 +43,7 @@ def compare(
     """
     groups = tuple(
         _group(name, before, after, references, steps or ())
-        for name in _names([one.name for one in after.groups], [one.name for one in before.groups] if before else [])
+        for name in _names(_group_names(after), _group_names(before) if before else [])
     )
     names = _names(list(after.nodes), list(before.nodes) if before else [])
     placed = _steps_by_node(steps or (), names)
@@ -67,8 +67,12 @@ def _names(first: Sequence[str], second: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*first, *second)))
 
 
+def _group_names(release: Release) -> list[str]:
+    return [group.name for group in release.running_groups]
+
+
 def _find(release: Release | None, name: str) -> GroupPlan | None:
-    return next((group for group in release.groups if group.name == name), None) if release else None
+    return next((group for group in release.running_groups if group.name == name), None) if release else None
 
 
 def _group(
@@ -109,7 +113,8 @@ def _effect(
     if before is None or old is None:
         return "starts", ()
     if new is None:
-        return "stops", ("the group is not in the stack any more",)
+        gone = "the group is not in the stack any more" if after.active else "the stack file parks the deployment"
+        return "stops", (gone,)
     if old.hash != new.hash:
         return "restarts", _reasons(before, after, old, new)
     if removed:
@@ -158,7 +163,7 @@ def _kv(plan: KvCachePlan | None) -> KvView | None:
 def _placed(release: Release | None, node: str) -> tuple[GroupPlan, RankPlan] | None:
     if release is None:
         return None
-    pairs = ((group, rank) for group in release.groups for rank in group.ranks)
+    pairs = ((group, rank) for group in release.running_groups for rank in group.ranks)
     return next((pair for pair in pairs if pair[1].node == node), None)
 
 
@@ -172,7 +177,7 @@ def _node(
     old, new = _placed(before, name), _placed(after, name)
     common = [change for group in groups if new and group.name == new[0].name for change in group.changes]
     differing = rank_changes(old[1], new[1]) if old and new else ()
-    image_comes = before is None or old is None or before.image.reference != after.image.reference
+    image_comes = before is None or name not in before.rank_nodes or before.image.reference != after.image.reference
     return NodeReview(
         node=name,
         effect=_node_effect(old, new, groups),
@@ -301,7 +306,7 @@ def _said(finding: Finding) -> tuple[str, str]:
     return finding.rule, finding.text.partition("\n")[2]
 
 
-_OUTSIDE_GROUPS = ("memory", "readiness", "stop_grace_seconds", "kept_releases", "storage_folder")
+_OUTSIDE_GROUPS = ("active", "memory", "readiness", "stop_grace_seconds", "kept_releases", "storage_folder")
 
 
 def _settings(before: Release | None, after: Release) -> tuple[Change, ...]:

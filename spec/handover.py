@@ -99,8 +99,6 @@ def machine_of(node: NodePlan) -> str:
 
 def occupants(release: Release) -> list[tuple[str, Occupant]]:
     """Returns every rank of a Release with the name of its node, in the order of the nodes; a parked one has none."""
-    if not release.active:
-        return []
     found = {
         rank.node: Occupant(
             stack=release.stack,
@@ -108,10 +106,10 @@ def occupants(release: Release) -> list[tuple[str, Occupant]]:
             rank=rank.rank,
             container=rank.container,
         )
-        for group in release.groups
+        for group in release.running_groups
         for rank in group.ranks
     }
-    return [(node, found[node]) for node in release.rank_nodes]
+    return [(node, found[node]) for node in release.rank_nodes if node in found]
 
 
 def held_ports(group: GroupPlan, rank: RankPlan) -> tuple[int, ...]:

@@ -330,6 +330,11 @@ class Release(Strict):
     findings: tuple[Finding, ...] = ()
 
     @property
+    def running_groups(self) -> tuple[GroupPlan, ...]:
+        """The groups that run: none of a parked deployment."""
+        return self.groups if self.active else ()
+
+    @property
     def rank_nodes(self) -> tuple[str, ...]:
         """Names of the nodes that run ranks, in the order of `nodes`."""
         used = {rank.node for group in self.groups for rank in group.ranks}

@@ -114,3 +114,25 @@ def test_the_command_puts_a_release_before_what_it_answered_last(monkeypatch: py
     assert [one.hash for one in found.ready] == ["b", "a"]
     assert found.begun == "c"
     assert not found.ended_ready
+
+
+def test_a_parked_release_is_begun_and_never_one_to_go_back_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PULUMI_COMMAND_STDOUT", raising=False)
+    assert unpack(keep_release({"hash": "p", "release": None, "kept": 2})["history"]) == ()
+    ready = keep_release({"hash": "a", "release": "{}", "kept": 2})
+    monkeypatch.setenv("PULUMI_COMMAND_STDOUT", json.dumps(ready))
+    parked = keep_release({"hash": "p", "release": None, "kept": 2})
+
+    def state(begun: str) -> list[dict[str, object]]:
+        return [
+            {"urn": f"urn:pulumi:x::y::z::{KEPT}", "outputs": {"stdout": json.dumps(parked)}},
+            {"urn": "urn:pulumi:x::y::z::release-begun", "outputs": {"stdout": begun}},
+        ]
+
+    found = history_in("x", state("p"))
+    assert [one.hash for one in found.ready] == ["a"]
+    assert found.parked
+    assert found.ended_ready
+    assert way_back(found.ready, found.begun).hash == "a"
+    later = history_in("x", state("b"))
+    assert (later.parked, later.ended_ready) == (False, False)

@@ -309,3 +309,16 @@ def test_the_workflow_reviews_each_changed_stack_alone(tmp_path: Path) -> None:
     assert output.read_text() == f"worst={RESTARTS}\n"
     assert [path.name for path in (tmp_path / "pages").iterdir()] == ["lab-pool.html"]
     assert "lab-pool: groups one, two restart" in (tmp_path / "fitting.md").read_text()
+
+
+def test_parking_stops_the_groups_and_bringing_them_back_moves_neither_image_nor_weights() -> None:
+    active, parked = planned("lab-pool"), changed("lab-pool", active=False)
+    there, back = reviewed(active, parked), reviewed(parked, active)
+    assert {one.effect for one in there.groups} == {"stops"}
+    assert there.groups[0].because == ("the stack file parks the deployment",)
+    assert {one.claim for one in there.nodes} == {"given up"}
+    assert there.interrupts
+    assert [(one.name, one.before, one.after) for one in there.settings] == [("active", "True", "False")]
+    assert {one.effect for one in back.groups} == {"starts"}
+    assert {one.claim for one in back.nodes} == {"taken"}
+    assert not any(one.new_image or one.new_weights for one in back.nodes)
