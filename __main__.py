@@ -11,7 +11,7 @@ from components.rank_secrets import Secrets
 from ops.chosen_release import is_told, release_to_deploy
 from ops.errors import OperationError
 from ops.interrupts import end_quietly_when_interrupted
-from ops.rank_folders import preparation_hook
+from ops.rank_folders import preparation_hook, router_hook
 from ops.revival import revive_parked_groups
 from spec.errors import SpecificationError
 from spec.supervision import refuse_secrets
@@ -39,10 +39,12 @@ def main() -> None:
     secrets = Secrets(
         pulumi.Output.from_input(config.get_secret("apiKey")), pulumi.Output.from_input(config.get_secret("hfToken"))
     )
-    deployment = Deployment(release, Hooks(preparation_hook(release)), secrets)
+    deployment = Deployment(release, Hooks(preparation_hook(release), router_hook(release)), secrets)
     pulumi.export("release", release.hash)
     pulumi.export("active", release.active)
     pulumi.export("endpoints", deployment.endpoints)
+    if deployment.front is not None:
+        pulumi.export("front", deployment.front)
 
 
 main()

@@ -8,6 +8,7 @@ from components.model_weights import ModelWeights
 from components.node import Node
 from components.rank_secrets import Secrets
 from components.release_history import ReleaseHistory
+from components.router import Router
 from components.serving_group import ServingGroup
 from spec.release import Release
 
@@ -17,6 +18,7 @@ class Deployment(pulumi.ComponentResource):
 
     Attributes:
         endpoints: the address of each group's API by the group's name, known once it answered right.
+        front: the one address for users of all groups; none without a router.
     """
 
     def __init__(self, release: Release, hooks: Hooks, secrets: Secrets) -> None:
@@ -41,4 +43,8 @@ class Deployment(pulumi.ComponentResource):
             pulumi.log.info("parked (active: false): no ranks and no claims; image and weights stay", self)
         ReleaseHistory(release, [group.readiness for group in self.groups.values()], child)
         self.endpoints = pulumi.Output.all(**{name: group.endpoint for name, group in self.groups.items()})
+        self.front: pulumi.Output[str] | None = None
+        if release.router and release.active:
+            proofs: list[pulumi.Resource] = [group.readiness for group in self.groups.values()]
+            self.front = Router(release, release.router, nodes[release.router.node], proofs, hooks, child).url
         self.register_outputs({"endpoints": self.endpoints})

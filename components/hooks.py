@@ -11,6 +11,8 @@ class Hooks:
 
     Attributes:
         before_rank_create: makes a rank's folder on its node and removes what an interrupted `up` left under its name.
+        before_router_create: removes what an interrupted `up` left under the router's name.
     """
 
     before_rank_create: pulumi.ResourceHook
+    before_router_create: pulumi.ResourceHook

@@ -34,6 +34,7 @@ def rank_container(
         parent: the group.
     """
     program, *arguments = supervisor_command(release, group, rank)
+    front = rank.supervision.front
     return docker.Container(
         name,
         name=rank.container,
@@ -55,7 +56,7 @@ def rank_container(
         wait=False,
         log_driver="json-file",
         log_opts={"max-size": "100m", "max-file": "3"},
-        destroy_grace_seconds=release.stop_grace_seconds,
+        destroy_grace_seconds=release.stop_grace_seconds + (front.drain_seconds if front else 0),
         opts=pulumi.ResourceOptions(
             parent=parent,
             provider=node.docker,

@@ -12,7 +12,7 @@ from components.preflight import preflight
 from components.rank_container import rank_container
 from components.rank_secrets import RankSecrets, Secrets
 from components.task import task
-from spec.asking import ready_request
+from spec.asking import ready_request, turn_request
 from spec.release import GroupPlan, RankPlan, Release
 
 
@@ -53,13 +53,14 @@ class ServingGroup(pulumi.ComponentResource):
         ]
         taken = self._take_nodes(preflights)
         claims: list[pulumi.Resource] = [self._claim(rank, taken) for rank in group.ranks]
+        before: list[pulumi.Resource] = [*claims, *self._turn(claims)]
         kept = RankSecrets(f"{name}-secrets", group, nodes, secrets, claims, self)
         self.generation = command.local.Command(
             f"{name}-generation",
             create=f"echo {group.hash}",
             triggers=[group.hash, kept.fingerprint],
             add_previous_output_in_env=False,
-            opts=pulumi.ResourceOptions(parent=self, depends_on=claims, delete_before_replace=True),
+            opts=pulumi.ResourceOptions(parent=self, depends_on=before, delete_before_replace=True),
         )
         workers = [self._rank(rank, [*claims, kept.on_node[rank.node]]) for rank in group.ranks[1:]]
         head = self._rank(group.ranks[0], [*claims, kept.on_node[group.ranks[0].node], *workers])
@@ -95,6 +96,14 @@ class ServingGroup(pulumi.ComponentResource):
             depends_on=[taken],
             delete_verb="release-claim",
         )
+
+    def _turn(self, claims: list[pulumi.Resource]) -> list[pulumi.Resource]:
+        """In a pool behind a router, a group is only exchanged when those before it answer right."""
+        router = self._release.router
+        if router is None or len(self._release.groups) == 1:
+            return []
+        request = turn_request(self._release, router, self._group)
+        return [task(f"{self._name}-turn", "take-turn", request, parent=self, depends_on=claims)]
 
     def _rank(self, rank: RankPlan, depends_on: list[pulumi.Resource]) -> docker.Container:
         reference = self._release.image.reference

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Literal
 
 from lab import places
-from lab.archives import extend_docker_archive, write_docker_archive, write_layer
+from lab.archives import write_layer
 from lab.commands import Report
 from lab.docker_engine import DockerEngine, docker_architecture
 from lab.errors import LabError
 from lab.root_folders import building_folder, make_root
+from ops.docker_archive import extend_docker_archive, write_docker_archive
 from spec.base import content_hash
 from spec.chain import ChainDescription, Debootstrap
 

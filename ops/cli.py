@@ -21,6 +21,7 @@ from ops import (
     plan_view,
     review_verbs,
     rollback_verbs,
+    status_verb,
     switch_verbs,
     weights_verbs,
 )
@@ -54,6 +55,7 @@ app.add_typer(image_verbs.app, name="image")
 app.add_typer(bench_verbs.app, name="bench")
 app.add_typer(fabric_verbs.app, name="fabric")
 app.command("doctor")(doctor_verbs.doctor)
+app.command()(status_verb.status)
 
 app.add_typer(weights_verbs.app, name="weights")
 review_verbs.register(app)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ops.places import PROJECT
 from ops.stacks import planned, stacks
-from spec.release import GroupPlan, ImagePlan, RankPlan, Release
+from spec.release import FrontPlan, GroupPlan, ImagePlan, RankPlan, Release, RouterPlan
 
 GOLDEN = PROJECT / "tests" / "golden"
 
@@ -23,6 +23,8 @@ def golden_text(release: Release) -> str:
     ]
     for group in release.groups:
         lines += ["", *_group_lines(group)]
+    if release.router:
+        lines += ["", *_router_lines(release.router)]
     return "\n".join(lines) + "\n"
 
 
@@ -59,6 +61,13 @@ def _group_lines(group: GroupPlan) -> list[str]:
     return lines
 
 
+def _router_lines(router: RouterPlan) -> list[str]:
+    return [
+        f"router on {router.node}:{router.port}: {router.container}, {router.image}",
+        *(f"  {line}" for line in router.settings.splitlines()),
+    ]
+
+
 def _rank_lines(rank: RankPlan) -> list[str]:
     own = rank.supervision.peers[rank.rank]
     return [
@@ -73,10 +82,19 @@ def _rank_lines(rank: RankPlan) -> list[str]:
         *([f"  awaits {n} accelerators"] if (n := rank.supervision.awaited_accelerators) else []),
         f"  supervisor at {own.address}:{own.port}, floor {rank.supervision.floor_percent:g} %, "
         f"backstop {rank.supervision.backstop_percent:g} %, page cache {rank.supervision.page_cache.release}",
+        *(
+            [f"  tells the router on port {front.port}, drains {front.drain_seconds} s"]
+            if (front := _front(rank))
+            else []
+        ),
         *(f"  device {device}" for device in rank.devices),
         *(f"  capability {capability}" for capability in rank.capabilities),
         f"  open files {rank.open_files}, locked memory {rank.locked_memory_bytes}, gpus {rank.gpus}",
     ]
+
+
+def _front(rank: RankPlan) -> FrontPlan | None:
+    return rank.supervision.front
 
 
 def _command_lines(command: tuple[str, ...]) -> list[str]:

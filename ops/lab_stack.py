@@ -82,13 +82,14 @@ def lab_status(as_json: bool) -> None:
 
 
 def ask(release: Release, prompt: str) -> str:
-    """Asks the head of the first group one question and returns its answer.
+    """Asks the router, or the head of the first group, one question and returns its answer.
 
     Raises:
         OperationError: there is no answer.
     """
-    group = release.groups[0]
-    address = release.nodes[group.ranks[0].node].connection.address
+    group, router = release.groups[0], release.router
+    node, port = (router.node, router.port) if router else (group.ranks[0].node, group.port)
+    address = f"http://{release.nodes[node].connection.address}:{port}"
     body = {
         "model": group.served_name,
         "messages": [{"role": "user", "content": prompt}],
@@ -97,10 +98,10 @@ def ask(release: Release, prompt: str) -> str:
     }
     try:
         response = httpx.post(
-            f"http://{address}:{group.port}/v1/chat/completions", json=body, timeout=60, trust_env=False
+            f"{address}/v1/chat/completions", json=body, timeout=60, trust_env=False
         ).raise_for_status()
     except httpx.HTTPError as error:
-        raise OperationError(f"http://{address}:{group.port} does not answer: {error}") from None
+        raise OperationError(f"{address} does not answer: {error}") from None
     return response.json()["choices"][0]["message"]["content"]
 
 

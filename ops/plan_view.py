@@ -31,6 +31,9 @@ def show(release: Release) -> None:
         console.print(f"           from {_origin_of(plan)}; manifest {plan.manifest or 'not pinned'}", markup=False)
     for group in release.groups:
         _show_group(console, group, release)
+    if release.router:
+        members = ", ".join(one.group for one in release.router.members)
+        console.print(f"\n[bold]router[/bold]  {release.router.node}:{release.router.port} before {members}")
     _show_findings(console, release)
 
 

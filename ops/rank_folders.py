@@ -30,6 +30,25 @@ def preparation_hook(release: Release) -> pulumi.ResourceHook:
     return pulumi.ResourceHook("prepare-rank", prepare)
 
 
+def router_hook(release: Release) -> pulumi.ResourceHook:
+    """Returns the hook that runs before the router's container is created: removes what a killed `up` left."""
+
+    async def clear(_: pulumi.ResourceHookArgs) -> None:
+        try:
+            await asyncio.to_thread(_clear_router, release)
+        except OperationError as error:
+            raise pulumi.RunError(str(error)) from None
+
+    return pulumi.ResourceHook("clear-router", clear)
+
+
+def _clear_router(release: Release) -> None:
+    router = release.router
+    assert router is not None
+    request = {"container": router.container, "stack": release.stack}
+    run_on_node(release.nodes[router.node].connection, release.storage_folder, "clear-router", request)
+
+
 def _prepare(release: Release, group: GroupPlan, rank: RankPlan) -> None:
     request = {
         "storage_folder": release.storage_folder,

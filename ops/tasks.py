@@ -16,7 +16,9 @@ from ops.errors import OperationError
 from ops.readiness import wait_until_ready
 from ops.release_history import keep_release
 from ops.remote import run_on_node
+from ops.router_tasks import remove_router, router_image, router_ready, router_settings
 from ops.transfers import Party
+from ops.turns import take_turn
 from ops.weights import Delivery, bring
 from spec.connection import Connection
 from spec.release import WeightsPlan
@@ -136,6 +138,11 @@ TASKS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "remove-rank-folder": remove_rank_folder,
     "ready": ready,
     "keep-release": keep_release,
+    "take-turn": take_turn,
+    "router-image": router_image,
+    "router-settings": router_settings,
+    "remove-router": remove_router,
+    "router-ready": router_ready,
 }
 
 

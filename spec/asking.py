@@ -3,11 +3,15 @@
 from typing import Any
 
 from spec.handover import held_ports
-from spec.release import GroupPlan, RankPlan, Release
+from spec.release import GroupPlan, RankPlan, Release, RouterPlan
+from spec.router import FOLDER, PROGRAM
 from spec.supervision import rank_folder
 
 _ANSWERS_SECONDS = 600
 """What all probes together may take after the start."""
+
+_CREATION_SECONDS = 300
+"""What making the containers of a group may take."""
 
 
 def preflight_checks(
@@ -61,6 +65,58 @@ def ready_request(release: Release, group: GroupPlan) -> dict[str, Any]:
         "probe": _probe(release, group) if group.serves else None,
         "start_timeout_seconds": readiness.start_timeout_seconds,
         "watch_seconds": readiness.start_timeout_seconds + _ANSWERS_SECONDS,
+    }
+
+
+def turn_request(release: Release, router: RouterPlan, group: GroupPlan) -> dict[str, Any]:
+    """Returns what `ops.turns.take_turn` needs to know of a member of a pool."""
+    before = release.groups[: release.groups.index(group)]
+    ending = release.stop_grace_seconds * max(len(one.ranks) for one in release.groups) + router.drain_seconds
+    return {
+        "group": group.name,
+        "generation": group.hash,
+        "storage_folder": release.storage_folder,
+        "router": {
+            "connection": release.nodes[router.node].connection.model_dump(mode="json"),
+            "folder": router.folder,
+            "container": router.container,
+        },
+        "before": [
+            {
+                "group": one.name,
+                "generation": one.hash,
+                "connection": release.nodes[one.ranks[0].node].connection.model_dump(mode="json"),
+                "container": one.ranks[0].container,
+            }
+            for one in before
+        ],
+        "wait_seconds": len(before) * (release.readiness.start_timeout_seconds + _ANSWERS_SECONDS + ending),
+        "absent_seconds": ending + _CREATION_SECONDS,
+    }
+
+
+def router_request(release: Release, router: RouterPlan) -> dict[str, Any]:
+    """Returns what a node needs to know of the router that it runs (runtime/node/router.py)."""
+    return {
+        "stack": release.stack,
+        "container": router.container,
+        "image": router.image,
+        "program": PROGRAM,
+        "folder": router.folder,
+        "seen_folder": FOLDER,
+        "port": router.port,
+        "settings": router.settings,
+    }
+
+
+def router_ready_request(release: Release, router: RouterPlan) -> dict[str, Any]:
+    """Returns what a node needs to know in order to wait until the router sends requests to every group."""
+    return {
+        "folder": router.folder,
+        "container": router.container,
+        "members": {one.group: f"{one.address}:{one.port}" for one in router.members},
+        "generations": {group.name: group.hash for group in release.groups},
+        "wait_seconds": release.readiness.answer_timeout_seconds * 2,
     }
 
 

@@ -15,6 +15,7 @@ from spec.flags import FlagTable, flag_tables, table_of
 from spec.image import Image
 from spec.model import Model
 from spec.reference import ReferenceFile
+from spec.router_source import RouterSource
 from spec.yaml_files import Entry, parse, read_yaml
 
 STACK_KEY = "gb10-serving:deployment"
@@ -25,8 +26,8 @@ class Catalog:
     """The folder that holds what deployments are made of, one YAML file an entry.
 
     Attributes:
-        folder: holds the folders clusters, failures, flags, hardware, images and models; the image chains are in
-            patches/ beside it.
+        folder: holds the folders clusters, failures, flags, hardware, images, models and routers; the image chains are
+            in patches/ beside it.
     """
 
     folder: Path
@@ -46,6 +47,10 @@ class Catalog:
     def model(self, name: str) -> Model:
         """Returns catalog/models/NAME.yaml."""
         return self._entry("models", name, Model)
+
+    def router(self, name: str) -> RouterSource:
+        """Returns catalog/routers/NAME.yaml."""
+        return self._entry("routers", name, RouterSource)
 
     def chain(self, name: str, file: str) -> PatchChain:
         """Returns the chain patches/NAME.

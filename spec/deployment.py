@@ -114,6 +114,24 @@ class ImageBuild(Strict):
     step_timeout_seconds: int = Field(default=3600, gt=0)
 
 
+class Router(Strict):
+    """One address for the users of all groups.
+
+    Attributes:
+        node: of the cluster, where the router runs; it may run a rank, too.
+        port: where users reach it.
+        health_port: where heads tell it whether to send them requests.
+        drain_seconds: how long a head that is asked to stop may take to end the requests that it has begun.
+        answer_seconds: how long a member may be silent in the middle of an answer.
+    """
+
+    node: Name
+    port: int = Field(default=8080, ge=1024, le=65535)
+    health_port: int = Field(default=7718, ge=1024, le=65535)
+    drain_seconds: int = Field(default=120, ge=5, le=500)
+    answer_seconds: int = Field(default=3600, gt=0)
+
+
 class DeploymentConfig(Strict):
     """The key `gb10-serving:deployment` of a stack file.
 
@@ -130,6 +148,7 @@ class DeploymentConfig(Strict):
         image_build: how the image of a chain is built and kept.
         across_switches: a group may lie on both sides of a link between switches.
         environment: further variables of the engine, beside the image's.
+        router: one address for the users of all groups; each group only has its own if absent.
         job: for the executor external_launcher: the program that every rank runs, a path in the container.
         acknowledged: warnings that were read and accepted: the reason, by the rule's id.
         port: where the head of a group answers HTTP.
@@ -152,6 +171,7 @@ class DeploymentConfig(Strict):
     readiness: Readiness = Readiness()
     supervision: Supervision = Supervision()
     image_build: ImageBuild = ImageBuild()
+    router: Router | None = None
     across_switches: bool = False
     environment: dict[str, str] = {}
     job: str | None = Field(default=None, pattern=r"^/[A-Za-z0-9/_.-]+$")

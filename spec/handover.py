@@ -117,4 +117,5 @@ def held_ports(group: GroupPlan, rank: RankPlan) -> tuple[int, ...]:
     supervisor = rank.supervision.peers[rank.rank].port
     if not rank.is_head:
         return (supervisor,)
-    return (supervisor, group.port, group.master_port) if group.serves else (supervisor, group.master_port)
+    front = (rank.supervision.front.port,) if rank.supervision.front else ()
+    return (supervisor, *((group.port,) if group.serves else ()), group.master_port, *front)

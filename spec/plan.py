@@ -13,6 +13,7 @@ from spec.kv_cache import PlanningError
 from spec.model import Model
 from spec.release import NodePlan, Release, WeightsPlan
 from spec.render import render_group
+from spec.router import router_plan
 from spec.rules import FIRST, RULES, Estimate
 from spec.situation import Situation, look_up
 from spec.weights import DRAFTER_FOLDER, MODEL_FOLDER
@@ -40,7 +41,9 @@ def plan_release(stack: str, config: Any, catalog: Catalog) -> Release:
 
     image = plan_image(situation)
     weights = _weights_plans(situation)
+    router = router_plan(situation)
     used = {image.build_on, *(node for nodes in deployment.groups.values() for node in nodes)}
+    used |= {router.node} if router else set()
     return Release(
         stack=stack,
         cluster=deployment.cluster,
@@ -58,6 +61,7 @@ def plan_release(stack: str, config: Any, catalog: Catalog) -> Release:
         stop_grace_seconds=deployment.stop_grace_seconds,
         active=deployment.active,
         kept_releases=deployment.kept_releases,
+        router=router,
         findings=findings,
     )
 

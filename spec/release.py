@@ -38,6 +38,24 @@ class RailPlan(Strict):
     hca: str | None
 
 
+class FrontPlan(Strict):
+    """What the head of a group tells the router of its pool (runtime/rank/front.py).
+
+    Attributes:
+        port: where the router asks.
+        drain_seconds: how long running requests may hold up a stop.
+        probe: a question with a known answer.
+        served_name: of the model.
+        answer_timeout_seconds: for one answer.
+    """
+
+    port: int
+    drain_seconds: int
+    probe: Probe
+    served_name: str
+    answer_timeout_seconds: int
+
+
 class SupervisionPlan(Strict):
     """What the supervisor of a rank is asked beside the engine's command line (runtime/rank/request.py).
 
@@ -53,6 +71,7 @@ class SupervisionPlan(Strict):
         unified_memory: whether accelerators share the host's memory.
         settings: how ranks wait for each other and start again.
         shared_memory_bytes: what /dev/shm must hold.
+        front: what a head tells the router; none without one, and for workers.
     """
 
     peers: tuple[PeerPlan, ...]
@@ -68,6 +87,7 @@ class SupervisionPlan(Strict):
     unified_memory: bool
     settings: Supervision
     shared_memory_bytes: int
+    front: FrontPlan | None = None
 
 
 class RankPlan(Strict):
@@ -267,6 +287,45 @@ class GroupPlan(Strict):
     hash: str
 
 
+class MemberPlan(Strict):
+    """A group as the router finds it.
+
+    Attributes:
+        group: its name.
+        address, port: where its head answers.
+        health_port: where its head says whether it takes requests.
+    """
+
+    group: str
+    address: str
+    port: int
+    health_port: int
+
+
+class RouterPlan(Strict):
+    """One address for the users of all groups.
+
+    Attributes:
+        node: where it runs.
+        container: its name.
+        port: where users reach it.
+        image: the tag of its image; it carries the hash of all that goes into it.
+        folder: on its node, with its settings and its socket.
+        settings: the text of its settings file.
+        members: the groups, in the order of the stack file.
+        drain_seconds: how long a head may take to end the requests that it has begun.
+    """
+
+    node: str
+    container: str
+    port: int
+    image: str
+    folder: str
+    settings: str
+    members: tuple[MemberPlan, ...]
+    drain_seconds: int
+
+
 class NodePlan(Strict):
     """One node that the deployment uses.
 
@@ -307,10 +366,11 @@ class Release(Strict):
         cluster, model_name: names, for people.
         storage_folder: on every node.
         weights: the model's, then the drafter's.
-        nodes: by name, in the order of the cluster: those that run ranks, and the one that builds the image.
+        nodes: by name, in the order of the cluster: those that run ranks, the one that builds the image, the router's.
         groups: in the order of the stack file.
         active: whether the groups run; a parked deployment is image and weights on its nodes and nothing else.
         kept_releases: how many Releases that were ready the stack's state keeps.
+        router: one address for all groups; none where each only has its own.
         findings: warnings of the rules.
     """
 
@@ -327,6 +387,7 @@ class Release(Strict):
     stop_grace_seconds: int
     kept_releases: int
     active: bool = True
+    router: RouterPlan | None = None
     findings: tuple[Finding, ...] = ()
 
     @property

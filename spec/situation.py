@@ -11,6 +11,7 @@ from spec.errors import Problem
 from spec.flags import FlagTable
 from spec.image import Image, Registry
 from spec.model import Model
+from spec.router_source import RouterSource
 from spec.speculative import DFlash, Mtp
 from spec.weights import DRAFTER_FOLDER, MODEL_FOLDER, FromController, WeightsChoice, path_in_container
 
@@ -26,6 +27,7 @@ class Situation:
         chain: the patches of the image; none for one that runs as it is published.
         drafter: the entry of an external drafter.
         flags: the table that the engine's flags are checked against; none for an engine without one.
+        router: what the router's image is made of; none without a router.
     """
 
     stack: str
@@ -37,6 +39,7 @@ class Situation:
     model: Model
     drafter: Model | None
     flags: FlagTable | None
+    router: RouterSource | None = None
 
     @property
     def file(self) -> str:
@@ -129,4 +132,5 @@ def look_up(stack: str, config: DeploymentConfig, catalog: Catalog) -> Situation
         model=catalog.model(config.model),
         drafter=catalog.model(choice.drafter) if isinstance(choice, DflashChoice) else None,
         flags=catalog.flag_table(image.flag_table, f"catalog/images/{config.image}.yaml") if image.flag_table else None,
+        router=catalog.router("haproxy") if config.router else None,
     )

@@ -6,6 +6,7 @@ from spec.base import canonical_json, content_hash
 from spec.errors import Problem, SpecificationError
 from spec.executors import Start
 from spec.release import GroupPlan, Mount, PeerPlan, RailPlan, RankPlan, Release, SupervisionPlan
+from spec.router import front_plan
 from spec.situation import Situation
 
 CODE_FOLDER = "/gb10-serving/code"
@@ -47,6 +48,7 @@ def supervision_of(situation: Situation, group: str, rank: int, started: Start, 
         unified_memory=situation.hardware.unified,
         settings=config.supervision,
         shared_memory_bytes=situation.cluster.limits.shared_memory_bytes,
+        front=front_plan(situation, rank),
     )
 
 
@@ -141,6 +143,7 @@ def supervisor_request(release: Release, group: GroupPlan, rank: RankPlan) -> di
         },
         "record_folder": RECORD_FOLDER,
         "secrets_folder": SECRETS_FOLDER,
+        "front": plan.front.model_dump(mode="json") if plan.front else None,
     }
 
 

@@ -34,6 +34,9 @@ _MANAGEMENT, _RAIL = (
     ipaddress.IPv4Network(text)
     for text in os.environ.get("GB10_SERVING_TEST_SUBNETS", "198.51.100.128/27 198.51.100.160/27").split()
 )
+_BEFORE_FIRST = 11 if _MANAGEMENT.num_addresses > 16 else 9
+"""Addresses before the first node's; small networks have fewer to spare."""
+
 NODES = tuple(f"test-{number}" for number in range(1, 5))
 STORAGE = "/var/lib/gb10-serving"
 CHEAP_ENGINE = Path(__file__).parent / "engine" / "cheap_engine"
@@ -48,10 +51,10 @@ def cluster_data(identity_file: Path) -> dict[str, Any]:
         "virtual_fabric": {"management_subnet": str(_MANAGEMENT), "rail_subnets": [str(_RAIL)]},
         "nodes": {
             name: {
-                "management_address": str(_MANAGEMENT[9 + number]),
+                "management_address": str(_MANAGEMENT[_BEFORE_FIRST + number]),
                 "host_key": public_line(host_key(name)),
                 "switch": "virtual",
-                "rails": [{"address": str(_RAIL[9 + number]), "interface": "rail0"}],
+                "rails": [{"address": str(_RAIL[_BEFORE_FIRST + number]), "interface": "rail0"}],
             }
             for number, name in enumerate(NODES, start=1)
         },

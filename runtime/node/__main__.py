@@ -11,7 +11,19 @@ from typing import Any
 
 from runtime.doctor.examine import examine
 from runtime.fabric_check import collective, look, mesh
-from runtime.node import claims, facts, preflight, probes, rank_folders, ranks, watch, weights, weights_sources
+from runtime.node import (
+    claims,
+    facts,
+    preflight,
+    probes,
+    rank_folders,
+    ranks,
+    router,
+    status,
+    watch,
+    weights,
+    weights_sources,
+)
 from runtime.node.errors import NodeTaskError
 from runtime.node.image import build, content, export, load, missing, prune, verify
 
@@ -56,6 +68,12 @@ VERBS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "report-rank": watch.report_rank,
     "rail-bytes": watch.rail_bytes,
     "probe": probes.probe,
+    "status": status.status,
+    "router-settings": router.settle,
+    "remove-router": router.remove,
+    "clear-router": router.clear,
+    "router-members": router.members,
+    "router-ready": router.wait_for_members,
 }
 
 

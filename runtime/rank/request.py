@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runtime.rank.front import FrontRequest
+
 
 @dataclass(frozen=True)
 class Peer:
@@ -119,6 +121,7 @@ class RankRequest:
         accelerator_memory: whether accelerators have memory of their own.
         record_folder: kept through restarts of the container.
         secrets_folder: files `group-key` and, if given, `api-key` and `hf-token`.
+        front: what a head tells the router of its pool; none without one, and for workers.
     """
 
     stack: str
@@ -144,6 +147,7 @@ class RankRequest:
     limits: Limits
     record_folder: Path
     secrets_folder: Path
+    front: FrontRequest | None = None
 
     @property
     def own(self) -> Peer:
@@ -177,5 +181,6 @@ class RankRequest:
                 "sysfs_folder": Path(data["sysfs_folder"]),
                 "record_folder": Path(data["record_folder"]),
                 "secrets_folder": Path(data["secrets_folder"]),
+                "front": FrontRequest(**data["front"]) if data.get("front") else None,
             }
         )

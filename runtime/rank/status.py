@@ -79,6 +79,8 @@ class Status:
         engine: process id and age of the engine, or when the last one was gone; for people.
         restarts: by itself, within the window.
         exchanged_bytes: what supervisors have put on this node's rails.
+        answer: of a head behind a router: `right` or `wrong` since its engine started; none before, and without one.
+        draining: whether it takes nothing new, because it was asked to stop.
     """
 
     rank: int
@@ -98,6 +100,8 @@ class Status:
     engine: Mapping[str, Any] = field(default_factory=dict)
     restarts: int = 0
     exchanged_bytes: int = 0
+    answer: str | None = None
+    draining: bool = False
 
     def to_plain(self) -> dict[str, Any]:
         """Returns it as JSON data."""

@@ -15,6 +15,7 @@ from runtime.rank.agreement import all_done, causes_of, earliest, gather, lost
 from runtime.rank.endpoint import Endpoint
 from runtime.rank.engine import ACCELERATOR_MEMORY, RAY_COUNT, ending, environment_for
 from runtime.rank.exchange import Traffic
+from runtime.rank.front import Front
 from runtime.rank.guard import MemoryGuard
 from runtime.rank.health import Health
 from runtime.rank.page_cache import PageCacheRelease
@@ -102,6 +103,7 @@ class Supervisor:
         self._traffic = Traffic()
         self._endpoint: Endpoint | None = None
         self._peers: Peers | None = None
+        self._front: Front | None = None
 
     def run(self) -> int:
         """Runs the rank and returns the exit code of its container."""
@@ -145,7 +147,7 @@ class Supervisor:
         return self._run_engine(view, environment)
 
     def _resolve(self) -> dict[str, str]:
-        self._publish(state=RESOLVING, ready=False, view=None, waiting_for=())
+        self._publish(state=RESOLVING, ready=False, view=None, waiting_for=(), answer=None, draining=False)
         for problem in limit_problems(self._request.limits):
             self._fail(problem)
         self._open_endpoint()
@@ -223,9 +225,11 @@ class Supervisor:
         cache = PageCacheRelease(self._request.page_cache)
         health = Health(self._request.http_port) if self._request.serves and self._request.rank == 0 else None
         try:
+            self._open_front()
             end = self._start_and_follow(environment, health, cache)
         finally:
             cache.end()
+            self._close_front()
             if health:
                 health.end()
         return self._after(end, view)
@@ -288,7 +292,7 @@ class Supervisor:
                 self._fail("the memory guard has ended")
             if process in self._ended:
                 return _Ending(code=self._ended.pop(process))
-            if self._asked:
+            if self._asked and self._is_drained():
                 return _Ending(asked=True)
             if cause := lost(self._status, request.others, self._sights(), request.patience, time.time()):
                 return _Ending(cause=cause)
@@ -298,8 +302,12 @@ class Supervisor:
                     self._memory = replace(self._memory, served=True)
                     self._record.write(self._memory)
                     self._publish(state=SERVING, waiting_for=())
+                    if self._front:
+                        self._front.begin()
                 elif time.monotonic() - started > request.patience.start:
                     return _Ending(cause=self._own_cause(f"not serving within {request.patience.start:g} s"))
+            if self._front and self._front.answer != self._status.answer:
+                self._publish(answer=self._front.answer)
             self._pause(_TICK_SECONDS)
 
     def _is_serving(self, health: Health | None) -> bool:
@@ -308,6 +316,30 @@ class Supervisor:
             return health is not None and health.answered
         head = self._sights()[0].status
         return head is not None and head.state == SERVING and head.view == self._status.view
+
+    # What a router of a pool is told.
+
+    def _open_front(self) -> None:
+        request = self._request
+        if request.front and request.rank == 0:
+            try:
+                self._front = Front(request.front, request.http_port, request.secrets_folder / "api-key")
+            except OSError as error:
+                self._fail(f"port {request.front.port}, where the router asks, cannot be opened: {error.strerror}")
+
+    def _close_front(self) -> None:
+        if self._front:
+            self._front.end()
+        self._front = None
+
+    def _is_drained(self) -> bool:
+        """Tells whether a rank that was asked to stop may: a head that serves behind a router first ends what runs."""
+        if self._front is None or self._status.state != SERVING:
+            return True
+        if not self._status.draining:
+            self._publish(draining=True)
+            self._say("draining: nothing new is taken")
+        return self._front.is_drained()
 
     # What happens after it.
 
@@ -337,7 +369,7 @@ class Supervisor:
 
     def _stop(self, cause: Cause, view: tuple[str, ...]) -> Cause:
         """Ends the engine, confirms that nothing of it is left, and returns what came first on any rank."""
-        self._publish(state=STOPPING, cause=cause, cause_view=view, waiting_for=())
+        self._publish(state=STOPPING, cause=cause, cause_view=view, waiting_for=(), answer=None)
         self._say(f"stopping: {cause.text}")
         processes.end_all(_GRACE_AFTER_LOSS_SECONDS, self._pause, self._say)
         self._guard.disarm()
@@ -356,7 +388,7 @@ class Supervisor:
     def _stop_as_asked(self) -> int:
         """Passes the request on, gives the engine its time, and returns its exit code."""
         cause = replace(self._own_cause(f"{self._request.own.name} was asked to stop"), asked=True)
-        self._publish(state=STOPPING, cause=cause, cause_view=self._status.view, waiting_for=())
+        self._publish(state=STOPPING, cause=cause, cause_view=self._status.view, waiting_for=(), answer=None)
         engine, told = self._engine.get("process"), time.monotonic()
         deadline = told + self._request.patience.stop
         if engine:

@@ -13,6 +13,7 @@ from spec.rules import (
     licences,
     memory,
     parallel,
+    router,
     speculation,
     weights,
 )
@@ -20,6 +21,8 @@ from spec.rules.rule import Estimate, Rule
 
 FIRST: tuple[Rule, ...] = (
     groups.nodes_exist,
+    router.router_runs_on_a_known_node,
+    router.router_has_somebody_to_ask,
     weights.weights_are_of_this_deployment,
     speculation.model_serves_by_itself,
     image.image_knows_accelerators,
@@ -53,6 +56,9 @@ RULES: tuple[Rule, ...] = (
     groups.across_switches_is_needed,
     groups.groups_are_of_one_size,
     groups.single_node_needs_no_rdma,
+    router.router_ports_are_free,
+    router.stop_grace_fits_the_drain,
+    router.pool_has_more_than_one_member,
     fabric.rails_have_what_the_fabric_needs,
     fabric.fabric_choices_have_an_effect,
     fabric.virtual_fabric_has_no_accelerators,

@@ -77,7 +77,9 @@ def _answer(create: str) -> str:
     verb = create.rsplit(" ", 1)[-1]
     image = '{"identity": "sha256:1", "layers": ["sha256:a"], "architecture": "amd64", "reference": "r"}'
     return {
-        **dict.fromkeys(("image-base", "image-step", "image-verify", "image-share", "image-on-node"), image),
+        **dict.fromkeys(
+            ("image-base", "image-step", "image-verify", "image-share", "image-on-node", "router-image"), image
+        ),
         "weights": '{"manifest": "m", "size_bytes": 1073741824}',
         "weights-receipt": '{"manifest": "m", "size_bytes": 1073741824}',
         "new-key": '{"key": "signs what supervisors say"}',

@@ -294,3 +294,56 @@ def test_a_parked_deployment_has_image_and_weights_and_nothing_of_a_group(
         assert preview or parked.resources[name].inputs == active.resources[name].inputs
     kept = json.loads(parked.resources["release-history"].inputs["stdin"])
     assert kept["release"] is None, "a parked Release is none to go back to"
+
+
+def pool_config(lab_config: dict[str, Any]) -> dict[str, Any]:
+    return lab_config | {
+        "groups": {"a": ["lab-1", "lab-2"], "b": ["lab-3"], "c": ["lab-4"]},
+        "router": {"node": "lab-1"},
+        "acknowledged": {"groups-are-of-one-size": "a test"},
+    }
+
+
+def test_the_router_waits_for_no_group_and_its_proof_for_all(
+    run_program: RunProgram, lab_config: dict[str, Any], preview: bool
+) -> None:
+    graph = run_program("lab-pool", pool_config(lab_config), preview)
+    router = graph.resources["router-lab-1"]
+    assert router.provider == "lab-1-docker"
+    assert router.before_create_hooks == ["clear-router"]
+    assert "router-settings" in router.dependencies
+    assert not {name for name in graph.all_dependencies("router-lab-1") if name.endswith(("-ready", "-generation"))}
+    assert {"a-ready", "b-ready", "c-ready", "router-lab-1"} <= graph.resources["router-ready"].dependencies
+
+
+def test_members_take_turns_before_anything_of_them_is_stopped(
+    run_program: RunProgram, lab_config: dict[str, Any], preview: bool
+) -> None:
+    graph = run_program("lab-pool", pool_config(lab_config), preview)
+    for group, before in (("a", []), ("b", ["a"]), ("c", ["a", "b"])):
+        turn = graph.resources[f"{group}-turn"]
+        assert f"{group}-turn" in graph.resources[f"{group}-generation"].dependencies
+        request = json.loads(turn.inputs["stdin"])
+        assert [member["group"] for member in request["before"]] == before
+        assert not {name for name in graph.all_dependencies(f"{group}-turn") if name.endswith("-generation")}
+
+
+def test_another_settings_file_is_no_other_container(run_program: RunProgram, lab_config: dict[str, Any]) -> None:
+    config = pool_config(lab_config)
+    first = run_program("lab-pool", config, False)
+    config["groups"] = {"a": ["lab-2", "lab-1"], "b": ["lab-3"], "c": ["lab-4"]}
+    second = run_program("lab-pool", config, False)
+    assert first.resources["router-settings"].inputs != second.resources["router-settings"].inputs
+    assert first.resources["router-lab-1"].inputs == second.resources["router-lab-1"].inputs
+    both = first.resources.keys() & second.resources.keys()
+    changed = {name for name in both if first.resources[name].inputs != second.resources[name].inputs}
+    assert {name for name in changed if name.startswith(("b-", "c-"))} == {"b-turn", "c-turn"}
+
+
+def test_a_head_behind_a_router_has_time_to_drain(run_program: RunProgram, lab_config: dict[str, Any]) -> None:
+    graph = run_program("lab-pool", pool_config(lab_config), False)
+    assert graph.resources["a-lab-1-rank0"].inputs["destroyGraceSeconds"] == 30 + 120
+    assert graph.resources["a-lab-2-rank1"].inputs["destroyGraceSeconds"] == 30
+    assert request_of(graph.resources["a-lab-1-rank0"].inputs)["front"]["port"] == 7718
+    assert request_of(graph.resources["a-lab-2-rank1"].inputs)["front"] is None
+    assert 7718 in json.loads(graph.resources["a-lab-1-preflight"].inputs["stdin"])["checks"]["ports"]

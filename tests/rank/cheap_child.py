@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import time
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,14 @@ class Api(BaseHTTPRequestHandler):
         self.send_response(200)
         self.end_headers()
 
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        time.sleep(body.get("seconds", 0))
+        self.send_response(200)
+        self.end_headers()
+        message = {"content": SETTINGS.get("answer", "17 x 23 = 391")}
+        self.wfile.write(json.dumps({"choices": [{"message": message}]}).encode())
+
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name of the base class
         """Says nothing."""
 
@@ -91,7 +99,7 @@ def main() -> None:
     if RANKS > 1:
         meet()
     if RANK == 0 and SETTINGS["http_port"]:
-        HTTPServer(("127.0.0.1", SETTINGS["http_port"]), Api).serve_forever()
+        ThreadingHTTPServer(("127.0.0.1", SETTINGS["http_port"]), Api).serve_forever()
     signal.pause()
 
 

@@ -38,8 +38,10 @@ def test_the_generator_reports_what_the_server_did(streams: int) -> None:
         f"{streams} streams: first token x {statistics.median(first):.4f}, rate x {statistics.median(rate):.4f}, "
         f"{load.processor_share:.0%} of a core, late {load.late_seconds * 1000:.1f} ms"
     )
-    assert statistics.median(first) == pytest.approx(1, abs=_ALLOWED)
-    assert statistics.median(rate) == pytest.approx(1, abs=_ALLOWED)
+    # Where the machine holds the generator up, it says so, and its times are off by no more than that.
+    held_up = 2 * load.late_seconds / _FIRST_SECONDS
+    assert statistics.median(first) == pytest.approx(1, abs=_ALLOWED + held_up)
+    assert statistics.median(rate) == pytest.approx(1, abs=_ALLOWED + held_up)
     assert load.processor_share > 0
     assert all(answer.tokens == _TOKENS for answer in answers.values())
 

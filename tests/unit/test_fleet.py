@@ -37,6 +37,7 @@ VERBS = [
     ["claims"],
     ["claims", "show"],
     ["claims", "clear"],
+    ["status"],
 ]
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lab.archives import write_docker_archive, write_layer
+from lab.archives import write_layer
+from ops.docker_archive import write_docker_archive
 
 _MADE_AFTER = 2_000_000_000.0
 

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from lab import image_python, model, places, vllm_tree
-from lab.archives import write_docker_archive, write_layer
+from lab.archives import write_layer
 from lab.errors import LabError
 from lab.model import ensure_model, model_folder
 from lab.vllm_tree import ensure_vllm_tree
+from ops.docker_archive import write_docker_archive
 from spec.catalog import Catalog
 from spec.model import Dialogue, Model
 

@@ -284,7 +284,7 @@ def read_once(folder: Path, version: str, file: str) -> FlagTable:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
     """The project's models and flag tables with clusters, hardware and images of these tests."""
     folder = tmp_path_factory.mktemp("rules") / "catalog"
-    for kind in ("models", "flags"):
+    for kind in ("models", "flags", "routers"):
         shutil.copytree(PROJECT / "catalog" / kind, folder / kind)
     (folder / "models" / "odd-heads.yaml").write_text(yaml.safe_dump(odd_heads()))
     for kind, entries in (("clusters", CLUSTERS), ("hardware", HARDWARE), ("images", IMAGES)):
@@ -363,6 +363,27 @@ CASES = (
         {"groups/b": ["n4", "n5"], "groups/c": ["n6", "n3"]},
         ("groups/b", "2 switches (a: n4; b: n5)", "groups/c", "across_switches: true"),
     ),
+    Case(
+        "router-runs-on-a-known-node",
+        "POOL",
+        {"router": {"node": "n9"}},
+        ("router/node: 'n9'", "use one of: n1, n2, n3"),
+    ),
+    Case("router-ports-are-free", "POOL", {"router": {"node": "n1", "port": 8000}}, ("router/port", "`port` listens")),
+    Case(
+        "router-ports-are-free",
+        "POOL",
+        {"router": {"node": "n1", "health_port": 7717}},
+        ("router/health_port", "`supervision/port` listens on 7717 of the same node"),
+    ),
+    Case(
+        "stop-grace-fits-the-drain",
+        "POOL",
+        {"router": {"node": "n1", "drain_seconds": 400}, "stop_grace_seconds": 300},
+        ("400 s to drain and 300 s to stop are 700 s", "at most 300"),
+    ),
+    Case("pool-has-more-than-one-member", "GLM", {"router": {"node": "n1"}}, ("there is 1 group",)),
+    Case("router-has-somebody-to-ask", "JOB", {"router": {"node": "n1"}}, ("0 of them answer requests",)),
     Case("across-switches-is-needed", "POOL", {"across_switches": True}, ("(a, b, c) lies inside one switch",)),
     Case(
         "groups-are-of-one-size",

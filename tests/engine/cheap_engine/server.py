@@ -2,6 +2,7 @@
 
 Like vLLM, a worker whose head has gone waits for ever, and `/health` is 200 while an answer may fail. The variable
 CHEAP_FAULT makes a rank misbehave: `die-at-start`, `die-at-answer`, `wrong-answer`, `slow-start`.
+CHEAP_DELAY_SECONDS is what an answer takes.
 """
 
 import argparse
@@ -16,6 +17,7 @@ from typing import Any
 ANSWERS = {"What is 17 x 23?": "17 x 23 = 391", "Who are you?": "A cheap engine."}
 WORKERS: list[socket.socket] = []
 FAULT = os.environ.get("CHEAP_FAULT")
+DELAY_SECONDS = float(os.environ.get("CHEAP_DELAY_SECONDS", "0"))
 _HELLO_BYTES = 64 << 10
 
 
@@ -75,6 +77,7 @@ class Api(BaseHTTPRequestHandler):
             return
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         compute_together()
+        time.sleep(DELAY_SECONDS)
         text = "no" if FAULT == "wrong-answer" else ANSWERS[body["messages"][0]["content"]]
         self._answer(200, {"choices": [{"message": {"content": text}}]})
 

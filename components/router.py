@@ -1,0 +1,91 @@
+"""The router before the groups of a pool: image, settings, container, and the proof that it sees its members."""
+
+import pulumi
+import pulumi_docker as docker
+
+from components.hooks import Hooks
+from components.node import Node
+from components.task import answer_of, task
+from spec.asking import router_ready_request, router_request
+from spec.release import Release, RouterPlan
+from spec.router import FOLDER, PROGRAM, SETTINGS_FILE
+
+
+class Router(pulumi.ComponentResource):
+    """One address for the users of all groups.
+
+    Its settings are changed in place, without closing a connection; only another image replaces the container.
+
+    Attributes:
+        url: where users reach it, known once it sends requests to every group.
+    """
+
+    def __init__(
+        self,
+        release: Release,
+        plan: RouterPlan,
+        node: Node,
+        groups: list[pulumi.Resource],
+        hooks: Hooks,
+        opts: pulumi.ResourceOptions,
+    ) -> None:
+        """Declares the router.
+
+        Args:
+            release: the whole deployment.
+            plan: the router.
+            node: where it runs.
+            groups: what says that a group answered right.
+            hooks: what is done before the container is created.
+            opts: with the parent.
+        """
+        super().__init__("gb10-serving:router:Router", "router", None, opts)
+        image = task(
+            "router-image",
+            "router-image",
+            {**node.request, "image": plan.image},
+            parent=self,
+            depends_on=[node.reached],
+        )
+        settings = task(
+            "router-settings",
+            "router-settings",
+            {**node.request, **router_request(release, plan)},
+            parent=self,
+            depends_on=[image],
+            delete_verb="remove-router",
+        )
+        container = docker.Container(
+            f"router-{node.name}",
+            name=plan.container,
+            image=answer_of(image)["reference"],
+            entrypoints=[PROGRAM],
+            command=["-W", "-db", "-f", f"{FOLDER}/{SETTINGS_FILE}"],
+            labels=[docker.ContainerLabelArgs(label="gb10-serving.stack", value=release.stack)],
+            mounts=[docker.ContainerMountArgs(type="bind", source=plan.folder, target=FOLDER)],
+            network_mode="host",
+            restart="unless-stopped",
+            must_run=True,
+            wait=False,
+            log_driver="json-file",
+            log_opts={"max-size": "10m", "max-file": "3"},
+            destroy_grace_seconds=release.stop_grace_seconds,
+            opts=pulumi.ResourceOptions(
+                parent=self,
+                provider=node.docker,
+                depends_on=[settings],
+                delete_before_replace=True,
+                hooks=pulumi.ResourceHookBinding(before_create=[hooks.before_router_create]),
+            ),
+        )
+        ready = task(
+            "router-ready",
+            "router-ready",
+            {**node.request, **router_ready_request(release, plan)},
+            parent=self,
+            depends_on=[container, settings, *groups],
+            triggers=[container.id],
+        )
+        address = node.plan.connection.address
+        self.url = ready.stdout.apply(lambda _: f"http://{address}:{plan.port}/v1")
+        self.register_outputs({"url": self.url})
