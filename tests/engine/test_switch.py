@@ -53,7 +53,7 @@ class Operator:
 
     def holders(self) -> dict[str, str | None]:
         found = looked_at(self.project.cluster, self.views())
-        return {node: one.claim and one.claim["stack"] for node, one in found.items()}
+        return {node: one.claim["stack"] if one.claim else None for node, one in found.items()}
 
     def views(self) -> dict[str, StackView]:
         variables, folder = self.project.variables, self.project.folder
