@@ -21,12 +21,14 @@ class StackStatus:
         release: what it is compared with.
         standings: everything that the Release asks for, by node.
         memory: MemAvailable and MemTotal in bytes, by node; none of a node that cannot be asked.
+        silent: why a node could not be asked, by node.
         diagnosis: cause and cure, where what ranks said last is a known failure.
     """
 
     release: Release
     standings: list[Standing]
     memory: dict[str, dict[str, int] | None]
+    silent: dict[str, str]
     diagnosis: str | None
 
     @property
@@ -60,6 +62,7 @@ class StackStatus:
             "endpoints": self.endpoints,
             "front": self.front,
             "memory": self.memory,
+            "silent": self.silent,
             "standings": [one.as_data() for one in self.standings],
             "diagnosis": self.diagnosis,
         }
@@ -71,7 +74,8 @@ def stack_status(release: Release) -> StackStatus:
         answers = dict(zip(release.nodes, pool.map(lambda node: ask_node(release, node), release.nodes), strict=True))
     standings = judge_release(release, answers)
     memory = {node: _known(answer.get("memory")) for node, answer in answers.items()}
-    return StackStatus(release, standings, memory, _diagnosis(standings))
+    silent = {node: answer["unknown"] for node, answer in answers.items() if "unknown" in answer}
+    return StackStatus(release, standings, memory, silent, _diagnosis(standings))
 
 
 def ask_node(release: Release, node: str) -> dict[str, Any]:

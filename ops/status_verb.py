@@ -103,7 +103,8 @@ def _parts(status: StackStatus) -> list[RenderableType]:
         where = status.endpoints.get(group.name, "an offline job, no API")
         parts.append(Text(f"group {group.name}  {where}  generation {group.hash[:16]}"))
     parts.append(_table(status))
-    parts += [line for one in status.standings for line in _details(one)]
+    parts += [Text(why) for why in status.silent.values()]
+    parts += [line for one in status.standings if one.node not in status.silent for line in _details(one)]
     if status.diagnosis:
         parts += [Text(status.diagnosis, style="yellow")]
     return parts
@@ -114,7 +115,7 @@ def _table(status: StackStatus) -> Table:
     for heading in ("node", "what", "", "state", "memory available"):
         table.add_column(heading)
     for one in status.standings:
-        if one.kind == "rank" or one.verdict != "right":
+        if one.kind == "rank" or (one.verdict != "right" and one.node not in status.silent):
             table.add_row(one.node, _what(one), _verdict(one.verdict), _state(one), _memory(status, one.node))
     quiet = [one for one in status.standings if one.kind != "rank" and one.verdict == "right"]
     kinds = {kind: sum(one.kind == kind for one in quiet) for kind in ("image", "weights", "claim", "router")}
