@@ -12,7 +12,7 @@ from spec.supervision import supervisor_command, supervisor_mounts
 Verdict = Literal["right", "wrong", "absent", "unknown"]
 
 _SERVING = "serving"
-_ORDER: tuple[Verdict, ...] = ("wrong", "absent", "unknown", "right")
+_ORDER: tuple[Verdict, ...] = ("wrong", "absent", "unknown")
 
 
 @dataclass(frozen=True)
