@@ -35,7 +35,7 @@ class Findings:
         meetings: of ranks of one view.
         strangers: where an engine lived beside, or met, one of another view.
         alone: where an engine outlived its group, or a group did not come back.
-        gone_seconds: from an event to the end of the last engine that it concerns.
+        gone_seconds: from an event to the end of the last engine that it concerns, by event and whether all served.
     """
 
     cycles: int = 0
@@ -44,7 +44,7 @@ class Findings:
     meetings: int = 0
     strangers: list[str] = field(default_factory=list)
     alone: list[str] = field(default_factory=list)
-    gone_seconds: list[float] = field(default_factory=list)
+    gone_seconds: dict[str, list[float]] = field(default_factory=dict)
 
     def add(self, other: "Findings") -> None:
         """Takes another run's findings in."""
@@ -53,20 +53,25 @@ class Findings:
         self.meetings += other.meetings
         self.strangers += other.strangers
         self.alone += other.alone
-        self.gone_seconds += other.gone_seconds
+        for event, seconds in other.gone_seconds.items():
+            self.gone_seconds.setdefault(event, []).extend(seconds)
         for event, count in other.events.items():
             self.events[event] = self.events.get(event, 0) + count
 
     def text(self) -> str:
         """Returns all of it for people."""
-        gone = sorted(self.gone_seconds) or [0.0]
+        gone = [
+            f"  {event}: median {sorted(seconds)[len(seconds) // 2]:.2f} s, most {max(seconds):.2f} s ({len(seconds)})"
+            for event, seconds in sorted(self.gone_seconds.items())
+        ]
         return "\n".join(
             [
                 f"{self.cycles} cycles of {RANKS} ranks, {self.starts} engines started, {self.meetings} meetings",
                 f"events: {', '.join(f'{name} {count}' for name, count in sorted(self.events.items()))}",
                 f"an engine beside or with one of another view: {len(self.strangers)} {self.strangers[:3]}",
                 f"an engine that stayed alone, a group that did not come back: {len(self.alone)} {self.alone[:3]}",
-                f"from an event to the end of all engines: median {gone[len(gone) // 2]:.2f} s, most {gone[-1]:.2f} s",
+                "from an event to the end of all engines:",
+                *gone,
             ]
         )
 
@@ -103,12 +108,12 @@ def _one_cycle(group: LoopbackGroup, chance: random.Random, found: Findings) -> 
     time.sleep(chance.uniform(0, 4))
     event = chance.choice(EVENTS)
     found.events[event] = found.events.get(event, 0) + 1
-    before = group.alive()
+    before, kind = group.alive(), f"{event}, {'serving' if set(group.states()) == {'serving'} else 'starting'}"
     begun = time.monotonic()
     concerned = _happen(group, chance, event, before)
     if concerned:
         if _until(lambda: not group.alive() & concerned):
-            found.gone_seconds.append(time.monotonic() - begun)
+            found.gone_seconds.setdefault(kind, []).append(time.monotonic() - begun)
         else:
             found.alone.append(f"after {event}: {sorted(group.alive() & concerned)}")
     if event == "freeze":

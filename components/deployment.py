@@ -7,6 +7,7 @@ from components.model_image import ModelImage
 from components.model_weights import ModelWeights
 from components.node import Node
 from components.rank_secrets import Secrets
+from components.release_history import ReleaseHistory
 from components.router import Router
 from components.serving_group import ServingGroup
 from spec.release import Release
@@ -36,11 +37,14 @@ class Deployment(pulumi.ComponentResource):
         weights = [ModelWeights(plan, rank_nodes, child) for plan in release.weights]
         self.groups = {
             group.name: ServingGroup(group.name, release, group, nodes, image, weights, hooks, secrets, child)
-            for group in release.groups
+            for group in release.running_groups
         }
+        if not release.active:
+            pulumi.log.info("parked (active: false): no ranks and no claims; image and weights stay", self)
+        ReleaseHistory(release, [group.readiness for group in self.groups.values()], child)
         self.endpoints = pulumi.Output.all(**{name: group.endpoint for name, group in self.groups.items()})
         self.front: pulumi.Output[str] | None = None
-        if release.router:
+        if release.router and release.active:
             proofs: list[pulumi.Resource] = [group.readiness for group in self.groups.values()]
             self.front = Router(release, release.router, nodes[release.router.node], proofs, hooks, child).url
         self.register_outputs({"endpoints": self.endpoints})

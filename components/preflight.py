@@ -7,6 +7,7 @@ from components.model_image import ModelImage
 from components.model_weights import ModelWeights
 from components.node import Node
 from components.task import task
+from spec.asking import preflight_checks
 from spec.release import GroupPlan, RankPlan, Release
 
 
@@ -27,41 +28,14 @@ def preflight(
         {
             **node.request,
             "group_hash": group.hash,
-            "checks": {
-                "stack": release.stack,
-                "group": group.name,
-                "storage_folder": release.storage_folder,
-                "image": {
-                    "node": rank.node,
-                    "reference": release.image.reference,
-                    "identity": image.content[rank.node]["identity"],
-                    "layers": image.content[rank.node]["layers"],
-                },
-                "weights": [
-                    {
-                        **one.plan.receipt_request,
-                        "manifest": one.manifest[rank.node],
-                    }
-                    for one in weights
-                ],
-                "mounts": [mount.source for mount in rank.mounts],
-                "fabric": node.plan.fabric,
-                "floor_percent": release.memory.floor_percent,
-                "gpus": rank.gpus,
-                "ports": _ports(group, rank),
-                "required_bytes": group.required_bytes,
-                "shared_memory_bytes": node.plan.shared_memory_bytes,
-                "open_files": rank.open_files,
-            },
+            "checks": preflight_checks(
+                release,
+                group,
+                rank,
+                {key: image.content[rank.node][key] for key in ("identity", "layers")},
+                {one.plan.name: one.manifest[rank.node] for one in weights},
+            ),
         },
         parent=parent,
         depends_on=[image.on_node[rank.node], *(one.on_node[rank.node] for one in weights)],
     )
-
-
-def _ports(group: GroupPlan, rank: RankPlan) -> list[int]:
-    supervisor = rank.supervision.peers[rank.rank].port
-    if not rank.is_head:
-        return [supervisor]
-    front = [rank.supervision.front.port] if rank.supervision.front else []
-    return [supervisor, *([group.port] if group.serves else []), group.master_port, *front]

@@ -51,7 +51,8 @@ class ServingGroup(pulumi.ComponentResource):
             preflight(f"{name}-{rank.node}-preflight", release, group, rank, nodes[rank.node], image, weights, self)
             for rank in group.ranks
         ]
-        claims: list[pulumi.Resource] = [self._claim(rank, preflights) for rank in group.ranks]
+        taken = self._take_nodes(preflights)
+        claims: list[pulumi.Resource] = [self._claim(rank, taken) for rank in group.ranks]
         before: list[pulumi.Resource] = [*claims, *self._turn(claims)]
         kept = RankSecrets(f"{name}-secrets", group, nodes, secrets, claims, self)
         self.generation = command.local.Command(
@@ -71,13 +72,28 @@ class ServingGroup(pulumi.ComponentResource):
         )
         self.register_outputs({"endpoint": self.endpoint})
 
-    def _claim(self, rank: RankPlan, preflights: list[pulumi.Resource]) -> command.local.Command:
+    def _take_nodes(self, preflights: list[pulumi.Resource]) -> command.local.Command:
+        """Takes all nodes or none; a claim per node stands for each, so that one that leaves the group is freed."""
+        return task(
+            f"{self._name}-claims",
+            "take-nodes",
+            {
+                "nodes": [self._nodes[rank.node].request for rank in self._group.ranks],
+                "stack": self._release.stack,
+                "group": self._group.name,
+            },
+            parent=self,
+            depends_on=preflights,
+            delete_verb="free-nodes",
+        )
+
+    def _claim(self, rank: RankPlan, taken: command.local.Command) -> command.local.Command:
         return task(
             f"{self._name}-{rank.node}-claim",
             "claim",
             {**self._nodes[rank.node].request, "stack": self._release.stack, "group": self._group.name},
             parent=self,
-            depends_on=preflights,
+            depends_on=[taken],
             delete_verb="release-claim",
         )
 

@@ -20,6 +20,7 @@ def task(
     delete_verb: str | None = None,
     triggers: list[Any] | None = None,
     secret_answer: bool = False,
+    sees_last_answer: bool = False,
 ) -> command.local.Command:
     """Declares one task; another request runs it again in place, other triggers replace it.
 
@@ -35,6 +36,7 @@ def task(
         delete_verb: the task that undoes it when the resource goes.
         triggers: values whose change runs it anew.
         secret_answer: the answer is neither shown nor kept in the clear.
+        sees_last_answer: it finds its own last answer in the environment, as PULUMI_COMMAND_STDOUT.
     """
     return command.local.Command(
         name,
@@ -42,7 +44,7 @@ def task(
         delete=f"{_PYTHON} {delete_verb}" if delete_verb else None,
         stdin=pulumi.Output.json_dumps(request, sort_keys=True, separators=(",", ":")),
         triggers=triggers,
-        add_previous_output_in_env=False,
+        add_previous_output_in_env=sees_last_answer,
         logging=command.local.Logging.STDERR if secret_answer else None,
         opts=pulumi.ResourceOptions(
             parent=parent,

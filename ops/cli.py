@@ -12,7 +12,19 @@ from typing import Annotated, NoReturn
 import typer
 
 from lab.errors import LabError
-from ops import image_verbs, lab_stack, plan_view, status_verb, weights_verbs
+from ops import (
+    bench_verbs,
+    doctor_verbs,
+    fabric_verbs,
+    image_verbs,
+    lab_stack,
+    plan_view,
+    review_verbs,
+    rollback_verbs,
+    status_verb,
+    switch_verbs,
+    weights_verbs,
+)
 from ops.environment import environment_of, pulumi_environment
 from ops.errors import OperationError
 from ops.golden import write_golden_files
@@ -40,9 +52,15 @@ lab_app = typer.Typer(
 app.add_typer(lab_app, name="lab")
 
 app.add_typer(image_verbs.app, name="image")
+app.add_typer(bench_verbs.app, name="bench")
+app.add_typer(fabric_verbs.app, name="fabric")
+app.command("doctor")(doctor_verbs.doctor)
 app.command()(status_verb.status)
 
 app.add_typer(weights_verbs.app, name="weights")
+review_verbs.register(app)
+rollback_verbs.register(app)
+switch_verbs.register(app)
 
 Json = Annotated[bool, typer.Option("--json", help="Write JSON for programs.")]
 

@@ -25,8 +25,11 @@ SILENCE_SECONDS = 30
 """A node that takes no byte for so long, although there are some for it, counts as broken."""
 
 PROBE_SECONDS = 0.15
-PROBE_FROM_BYTES = 1 << 30
-"""Below this much data per receiver a measurement of shapes costs more than a wrong shape."""
+PROBE_FROM_BYTES = 64 << 20
+"""Below this much data per receiver a star is taken unmeasured."""
+
+COMPARE_FROM_SECONDS = 4
+"""Where the star would take less, other shapes are not measured: that would cost more than it can save."""
 
 LIFE_SIGN_SECONDS = 5
 _EXPLANATION_SECONDS = 1
@@ -315,12 +318,14 @@ class FanOut:
         if min(member.missing_bytes for member in members) < PROBE_FROM_BYTES:
             self._degree = len(members)
             return
-        rates = {}
+        rates: dict[int, float] = {}
         for degree in transfer_shape.degrees_to_measure(len(members)):
             rate = self._measured_rate(self._ordered(members), degree)
             if rate is None:
                 return
             rates[degree] = rate
+            if min(member.missing_bytes for member in members) / rate < COMPARE_FROM_SECONDS:
+                break
         self._degree = transfer_shape.best_degree(rates)
         measured = ", ".join(f"{_shape(degree, len(members))} {_size(rate)}/s" for degree, rate in rates.items())
         self._report(f"shape: {_shape(self._degree, len(members))} (measured: {measured})")

@@ -64,15 +64,19 @@ def build(
 def verify(
     stack: Stack,
     node: Annotated[list[str] | None, typer.Option(help="Only this node; may be repeated.")] = None,
+    image: Annotated[
+        str | None,
+        typer.Option(metavar="REFERENCE", help="Any other image on these nodes, by the rules for all images."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Compare a stack's image on every node with the one that was built, and verify it from inside; else exit 1."""
     release = planned(stack)
-    judged = judge_images(release, _chain_of, node or list(release.rank_nodes))
+    judged = judge_images(release, _chain_of, node or list(release.rank_nodes), image)
     if as_json:
         typer.echo(json.dumps([one.as_data() for one in judged], indent=2))
     else:
-        _show(release.image.reference, release.image.build_on, judged)
+        _show(image or release.image.reference, release.image.build_on, judged)
     raise typer.Exit(0 if all(one.is_right for one in judged) else 1)
 
 

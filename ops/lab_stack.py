@@ -126,11 +126,12 @@ def _forget_what_is_gone(release: Release, variables: dict[str, str], report: Re
     release_dead_lock(release.stack, variables, report)
     if not resources(release.stack, variables):
         return
-    asked = {"storage_folder": release.storage_folder}
-    holders = [
-        run_on_node(node.connection, release.storage_folder, "claim-holder", asked) for node in release.nodes.values()
+    asked = {"reference": release.image.reference}
+    images = [
+        run_on_node(release.nodes[node].connection, release.storage_folder, "image-identity", asked)["identity"]
+        for node in release.rank_nodes
     ]
-    if any(holder is None for holder in holders):
+    if not any(images):
         report(f"the nodes of stack {release.stack} are new: its old state is dropped")
         forget_stack(release.stack, variables)
 

@@ -20,6 +20,8 @@ def show(release: Release) -> None:
     """Prints the whole plan."""
     console = Console(highlight=False)
     console.print(f"[bold]{release.stack}[/bold]  release {release.hash[:16]}  on cluster {release.cluster}")
+    if not release.active:
+        console.print("  parked   (active: false): the ranks below do not run; image and weights stay on the nodes")
     console.print(f"  image    {release.image.reference}  engine {release.image.version}")
     console.print(f"           {release.image.base.pull or 'made here'}, built on {release.image.build_on}")
     for step in release.image.chain.steps if release.image.chain else ():

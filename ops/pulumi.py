@@ -2,7 +2,7 @@
 
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ops.errors import OperationError
@@ -16,16 +16,47 @@ def run_pulumi(arguments: Sequence[str], variables: Mapping[str, str], project: 
     return subprocess.run(["pulumi", *arguments], cwd=project, env={**os.environ, **variables}, check=False).returncode
 
 
+def follow_pulumi(
+    arguments: Sequence[str], variables: Mapping[str, str], tell: Callable[[str], None], project: Path = PROJECT
+) -> int:
+    """Runs `pulumi ARGUMENTS`, hands on each line that it prints, and returns its exit code."""
+    process = subprocess.Popen(
+        ["pulumi", *arguments, "--non-interactive"],
+        cwd=project,
+        env={**os.environ, **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    for line in process.stdout or ():
+        tell(line.rstrip())
+    return process.wait()
+
+
+def feed_pulumi(arguments: Sequence[str], text: str, variables: Mapping[str, str], project: Path = PROJECT) -> None:
+    """Runs `pulumi ARGUMENTS` with a text on its standard input.
+
+    Raises:
+        OperationError: it failed; its own words are in the text.
+    """
+    _run(arguments, variables, project, text)
+
+
 def read_pulumi(arguments: Sequence[str], variables: Mapping[str, str], project: Path = PROJECT) -> str:
     """Runs `pulumi ARGUMENTS` and returns what it printed.
 
     Raises:
         OperationError: it failed; its own words are in the text.
     """
+    return _run(arguments, variables, project, None)
+
+
+def _run(arguments: Sequence[str], variables: Mapping[str, str], project: Path, given: str | None) -> str:
     result = subprocess.run(
         ["pulumi", *arguments, "--non-interactive"],
         cwd=project,
         env={**os.environ, **variables},
+        input=given,
         capture_output=True,
         text=True,
         check=False,

@@ -14,6 +14,8 @@ from spec.chain import PatchChain
 from spec.dockerfile import verify_request
 from spec.release import Release
 
+_VERIFY_SECONDS = 660
+
 ChainOf = Callable[[str], PatchChain]
 """Reads a chain of patches/ by its name."""
 
@@ -80,8 +82,16 @@ def bring_image(release: Release, content: dict[str, Any]) -> dict[str, int]:
     return share_image(image, party_of(release, release.image.build_on), receivers)
 
 
-def judge_images(release: Release, chain_of: ChainOf, nodes: list[str]) -> list[JudgedImage]:
+def judge_images(
+    release: Release, chain_of: ChainOf, nodes: list[str], reference: str | None = None
+) -> list[JudgedImage]:
     """Compares the image on nodes with the one on the building node, and verifies it from inside on each.
+
+    Args:
+        release: whose nodes are asked.
+        chain_of: reads the chain that says what the image must be.
+        nodes: names of the nodes.
+        reference: another image than the Release's: verified by the rules that hold for any image.
 
     Raises:
         OperationError: a node cannot be asked, or is none of the Release.
@@ -92,17 +102,18 @@ def judge_images(release: Release, chain_of: ChainOf, nodes: list[str]) -> list[
             f"{', '.join(unknown)}: not in stack {release.stack}, which has {', '.join(release.nodes)}"
         )
     plan = release.image
-    built = _content(release, plan.build_on)
-    checks = None
-    if plan.chain:
+    name = reference or plan.reference
+    built = _content(release, plan.build_on, name)
+    checks: dict[str, Any] | None = {} if reference else None
+    if plan.chain and not reference:
         checks = verify_request(chain_of(plan.chain.name), plan.chain.expected)
 
     def judge(node: str) -> JudgedImage:
-        found = _content(release, node)
+        found = _content(release, node, name)
         present = found["identity"] is not None
         report = None
-        if present and checks:
-            report = _ask(release, node, "image-verify", {"reference": plan.reference, "checks": checks})
+        if present and checks is not None:
+            report = _ask(release, node, "image-verify", {"reference": name, "checks": checks})
         return JudgedImage(
             node=node,
             identity=found["identity"],
@@ -122,14 +133,11 @@ def _first_difference(built: list[str], found: list[str]) -> int | None:
     return next((number for number, (one, other) in pairs if one != other), min(len(built), len(found)))
 
 
-def _content(release: Release, node: str) -> dict[str, Any]:
-    return _ask(release, node, "image-identity", {"reference": release.image.reference})
+def _content(release: Release, node: str, reference: str) -> dict[str, Any]:
+    return _ask(release, node, "image-identity", {"reference": reference})
 
 
 def _ask(release: Release, node: str, verb: str, request: dict[str, Any]) -> dict[str, Any]:
     return run_on_node(
         release.nodes[node].connection, release.storage_folder, verb, request, timeout_seconds=_VERIFY_SECONDS
     )
-
-
-_VERIFY_SECONDS = 660

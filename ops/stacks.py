@@ -1,5 +1,7 @@
 """The stacks of this project: their names, their plans."""
 
+from pathlib import Path
+
 from ops.places import PROJECT
 from spec.catalog import STACK_KEY, Catalog, read_stack
 from spec.deployment import DeploymentConfig
@@ -16,13 +18,13 @@ def stacks() -> list[str]:
     return sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in PROJECT.glob("Pulumi.*.yaml"))
 
 
-def planned(stack: str) -> Release:
-    """Plans a stack of this project.
+def planned(stack: str, project: Path = PROJECT) -> Release:
+    """Plans a stack of this project, or of another folder that is laid out like it.
 
     Raises:
         SpecificationError: it cannot work.
     """
-    return plan_release(stack, read_stack(PROJECT, stack), CATALOG)
+    return plan_release(stack, read_stack(project, stack), Catalog(project / "catalog"))
 
 
 def situation_of(stack: str) -> Situation:

@@ -11,9 +11,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ops import image_tasks
+from ops import claims, image_tasks
 from ops.errors import OperationError
 from ops.readiness import wait_until_ready
+from ops.release_history import keep_release
 from ops.remote import run_on_node
 from ops.router_tasks import remove_router, router_image, router_ready, router_settings
 from ops.transfers import Party
@@ -69,7 +70,24 @@ def preflight(request: dict[str, Any]) -> Any:
 
 def claim(request: dict[str, Any]) -> Any:
     """Takes the node for a stack and group."""
-    return _on_node(request, "claim", _claim_request(request))
+    _on_node(request, "claim", {**_claim_request(request), "by": claims.operator()})
+    return {"stack": request["stack"], "group": request["group"]}
+
+
+def take_nodes(request: dict[str, Any]) -> Any:
+    """Takes all nodes of a group, or none.
+
+    Args:
+        request: `nodes` (each `connection`, `storage_folder`), `stack`, `group`.
+    """
+    claims.take_all(_holdings(request), request["stack"], request["group"])
+    return {"nodes": sorted(node["connection"]["node"] for node in request["nodes"])}
+
+
+def free_nodes(request: dict[str, Any]) -> Any:
+    """Gives up whatever an interrupted `up` took and nobody stands for; says which nodes could not be asked."""
+    claims.free_all(_holdings(request), request["stack"], request["group"], lambda text: print(text, file=sys.stderr))
+    return {}
 
 
 def release_claim(request: dict[str, Any]) -> Any:
@@ -111,12 +129,15 @@ TASKS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "weights": weights,
     "weights-receipt": weights_receipt,
     "preflight": preflight,
+    "take-nodes": take_nodes,
+    "free-nodes": free_nodes,
     "claim": claim,
     "release-claim": release_claim,
     "new-key": new_key,
     "put-secrets": put_secrets,
     "remove-rank-folder": remove_rank_folder,
     "ready": ready,
+    "keep-release": keep_release,
     "take-turn": take_turn,
     "router-image": router_image,
     "router-settings": router_settings,
@@ -154,6 +175,10 @@ def _on_node(
 
 def _claim_request(request: dict[str, Any]) -> dict[str, Any]:
     return {key: request[key] for key in ("storage_folder", "stack", "group")}
+
+
+def _holdings(request: dict[str, Any]) -> list[claims.Holding]:
+    return [claims.Holding(_connection(node), node["storage_folder"]) for node in request["nodes"]]
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""What the controller asks of a group that was started: one request, whoever waits for it."""
+"""What the controller asks about a group before and after its start: one request, whoever asks."""
 
 from typing import Any
 
-from spec.release import GroupPlan, Release, RouterPlan
+from spec.handover import held_ports
+from spec.release import GroupPlan, RankPlan, Release, RouterPlan
 from spec.router import FOLDER, PROGRAM
 from spec.supervision import rank_folder
 
@@ -11,6 +12,37 @@ _ANSWERS_SECONDS = 600
 
 _CREATION_SECONDS = 300
 """What making the containers of a group may take."""
+
+
+def preflight_checks(
+    release: Release, group: GroupPlan, rank: RankPlan, image: dict[str, Any], manifests: dict[str, Any]
+) -> dict[str, Any]:
+    """Returns what the preflight of a rank's node looks at (runtime/node/preflight.py), without the moment.
+
+    Args:
+        release: what shall run.
+        group: of it.
+        rank: of the group.
+        image: `identity` and `layers` as built.
+        manifests: hash of the manifest of each model and drafter by its name.
+    """
+    plan = release.nodes[rank.node]
+    return {
+        "stack": release.stack,
+        "group": group.name,
+        "storage_folder": release.storage_folder,
+        "image": {"node": rank.node, "reference": release.image.reference, **image},
+        "weights": [{**one.receipt_request, "manifest": manifests[one.name]} for one in release.weights],
+        "mounts": [mount.source for mount in rank.mounts],
+        "fabric": plan.fabric,
+        "floor_percent": release.memory.floor_percent,
+        "gpus": rank.gpus,
+        "ports": list(held_ports(group, rank)),
+        "required_bytes": group.required_bytes,
+        "shared_memory_bytes": plan.shared_memory_bytes,
+        "open_files": rank.open_files,
+        "leaving": [],
+    }
 
 
 def ready_request(release: Release, group: GroupPlan) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from spec.ailment import Ailment, AilmentFile
 from spec.chain import PatchChain
 from spec.chain_files import read_chain
 from spec.cluster import Cluster, Hardware
@@ -13,6 +14,7 @@ from spec.failures import Failure, FailureFile
 from spec.flags import FlagTable, flag_tables, table_of
 from spec.image import Image
 from spec.model import Model
+from spec.reference import ReferenceFile
 from spec.router_source import RouterSource
 from spec.yaml_files import Entry, parse, read_yaml
 
@@ -64,6 +66,19 @@ class Catalog:
                 Problem(file, "chain", name, "there is no such chain", f"use one of: {known}; or add patches/{name}/")
             )
         return read_chain(patches / name)
+
+    def references(self) -> dict[str, ReferenceFile]:
+        """Returns every catalog/references/NAME.yaml by its name."""
+        paths = sorted((self.folder / "references").glob("*.yaml"))
+        return {path.stem: self._entry("references", path.stem, ReferenceFile) for path in paths}
+
+    def ailments(self) -> dict[str, Ailment]:
+        """Returns what may be wrong with a node (catalog/doctor/*.yaml), by id."""
+        found: dict[str, Ailment] = {}
+        for path in sorted((self.folder / "doctor").glob("*.yaml")):
+            shown = f"{self.folder.name}/doctor/{path.name}"
+            found |= parse(AilmentFile, read_yaml(path, shown), shown).root
+        return found
 
     def flag_table(self, version: str, file: str) -> FlagTable:
         """Returns catalog/flags/vllm-VERSION.json.

@@ -154,6 +154,8 @@ class DeploymentConfig(Strict):
         port: where the head of a group answers HTTP.
         master_port: where the ranks of a group meet.
         stop_grace_seconds: how long a rank may take to end before it is killed.
+        active: whether ranks run; a parked deployment keeps image and weights on its nodes and holds none of them.
+        kept_releases: how many Releases that were ready the stack's state keeps, to go back to.
     """
 
     cluster: Name
@@ -177,6 +179,8 @@ class DeploymentConfig(Strict):
     port: int = Field(default=8000, ge=1024, le=65535)
     master_port: int = Field(default=29500, ge=1024, le=65535)
     stop_grace_seconds: int = Field(default=30, ge=0, le=600)
+    active: bool = True
+    kept_releases: int = Field(default=10, ge=1, le=100)
 
     @field_validator("groups")
     @classmethod

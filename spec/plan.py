@@ -59,6 +59,8 @@ def plan_release(stack: str, config: Any, catalog: Catalog) -> Release:
         memory=deployment.memory,
         readiness=deployment.readiness,
         stop_grace_seconds=deployment.stop_grace_seconds,
+        active=deployment.active,
+        kept_releases=deployment.kept_releases,
         router=router,
         findings=findings,
     )

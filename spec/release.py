@@ -368,6 +368,8 @@ class Release(Strict):
         weights: the model's, then the drafter's.
         nodes: by name, in the order of the cluster: those that run ranks, the one that builds the image, the router's.
         groups: in the order of the stack file.
+        active: whether the groups run; a parked deployment is image and weights on its nodes and nothing else.
+        kept_releases: how many Releases that were ready the stack's state keeps.
         router: one address for all groups; none where each only has its own.
         findings: warnings of the rules.
     """
@@ -383,8 +385,15 @@ class Release(Strict):
     memory: Memory
     readiness: Readiness
     stop_grace_seconds: int
+    kept_releases: int
+    active: bool = True
     router: RouterPlan | None = None
     findings: tuple[Finding, ...] = ()
+
+    @property
+    def running_groups(self) -> tuple[GroupPlan, ...]:
+        """The groups that run: none of a parked deployment."""
+        return self.groups if self.active else ()
 
     @property
     def rank_nodes(self) -> tuple[str, ...]:

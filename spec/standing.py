@@ -12,7 +12,7 @@ from spec.supervision import supervisor_command, supervisor_mounts
 Verdict = Literal["right", "wrong", "absent", "unknown"]
 
 _SERVING = "serving"
-_ORDER: tuple[Verdict, ...] = ("wrong", "absent", "unknown", "right")
+_ORDER: tuple[Verdict, ...] = ("wrong", "absent", "unknown")
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,11 @@ class Standing:
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
     """Returns the worst of all: wrong before absent before unknown."""
-    return _ORDER[min((_ORDER.index(verdict) for verdict in verdicts), default=len(_ORDER) - 1)]
+    found = set(verdicts)
+    for verdict in _ORDER:
+        if verdict in found:
+            return verdict
+    return "right"
 
 
 def status_request(release: Release, node: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from lab import fabric
 from lab.image_python import ImagePython, image_python
@@ -16,6 +17,10 @@ from spec.catalog import Catalog, read_stack
 from tests.virtual import CHEAP_ENGINE, FABRIC, Project, make_catalog
 
 PROJECT = Path(__file__).parents[1]
+
+# A busy machine is slow, which is no fault of what is tested.
+settings.register_profile("no deadline", deadline=None)
+settings.load_profile("no deadline")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

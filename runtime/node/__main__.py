@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from runtime.doctor.examine import examine
+from runtime.fabric_check import collective, look, mesh
 from runtime.node import (
     claims,
     facts,
@@ -46,10 +48,15 @@ VERBS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "weights-adopt": weights_sources.adopt,
     "weights-download": weights_sources.download,
     "weights-share": weights_sources.share,
+    "doctor": examine,
+    "fabric-look": look.look,
+    "fabric-connect": mesh.connect,
+    "fabric-all-reduce": collective.all_reduce,
     "preflight": preflight.preflight,
-    "claim-holder": claims.holder,
     "claim": claims.take,
     "release-claim": claims.release,
+    "look-at-claim": claims.look,
+    "clear-claim": claims.clear,
     "prepare-rank": rank_folders.prepare,
     "put-secrets": rank_folders.put_secrets,
     "remove-rank-folder": rank_folders.remove,

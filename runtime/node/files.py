@@ -18,6 +18,18 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def locked_folder(folder: Path) -> Iterator[None]:
+    """Holds a lock on a folder, which leaves no file behind and ends with this process; waits for whoever holds it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def write_json(path: Path, content: Any) -> None:
     """Replaces a JSON file in one step: temporary name, fsync, rename, fsync of the folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -27,6 +39,12 @@ def write_json(path: Path, content: Any) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
+    sync_folder(path.parent)
+
+
+def remove_file(path: Path) -> None:
+    """Removes a file so that it is gone after a power cut, too; one that is not there is no error."""
+    path.unlink(missing_ok=True)
     sync_folder(path.parent)
 
 

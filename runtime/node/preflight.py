@@ -1,4 +1,4 @@
-"""May this node run its rank, once the group's old rank is gone? Looks at everything and changes nothing."""
+"""May this node run its rank, once the ranks that make room are gone? Looks at everything and changes nothing."""
 
 from typing import Any
 
@@ -17,12 +17,12 @@ def preflight(request: dict[str, Any]) -> dict[str, Any]:
         request: `stack`, `group`, `storage_folder`, `image` (`node`, `reference`, `identity`, `layers`), `weights`
             (each what `weights.status` reads, and `manifest`), `mounts` (folders), `fabric` (address by interface),
             `ports`, `required_bytes`, `floor_percent`, `gpus`, `shared_memory_bytes`, `open_files`,
-            `controller_seconds`.
+            `controller_seconds`, `leaving` (names of stacks that will be gone before this rank starts).
 
     Raises:
         NodeTaskError: listing everything that is wrong.
     """
-    own = process_ids(containers_labelled(stack=request["stack"], group=request["group"]))
+    own = process_ids(_leaving_containers(request))
     found = [
         _claim(request),
         _image(request["image"]),
@@ -44,6 +44,12 @@ def preflight(request: dict[str, Any]) -> dict[str, Any]:
         tell(f"warning: {warning}")
     tell("preflight passed")
     return {"passed": True}
+
+
+def _leaving_containers(request: dict[str, Any]) -> list[str]:
+    """Returns the containers whose memory and ports count as free."""
+    others = [name for stack in request["leaving"] for name in containers_labelled(stack=stack)]
+    return [*containers_labelled(stack=request["stack"], group=request["group"]), *others]
 
 
 def _claim(request: dict[str, Any]) -> str | None:

@@ -10,6 +10,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from runtime.node.claims import note_generation
 from runtime.node.docker import docker, inspect
 from runtime.node.errors import NodeTaskError
 from runtime.node.files import read_json, write_json
@@ -23,11 +24,13 @@ def prepare(request: dict[str, Any]) -> dict[str, Any]:
     """Makes the node ready for a new container of this rank.
 
     Args:
-        request: `storage_folder`, `container` (its name), `stack` (whose it is), `image` (reference).
+        request: `storage_folder`, `container` (its name), `image` (reference), and what the claim on the node must say:
+            `stack`, `group`, `generation`, `by`.
 
     Raises:
-        NodeTaskError: a container of that name exists and is not this stack's.
+        NodeTaskError: a container of that name exists and is not this stack's, or another stack holds the node.
     """
+    note_generation(request)
     _remove_leftover(request["container"], request["stack"])
     folder = _folder(request)
     shutil.rmtree(folder / "record", ignore_errors=True)

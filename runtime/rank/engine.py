@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from runtime.rank.request import RankRequest
-from runtime.rank.surroundings import OFFLINE, secret_variables
+from runtime.rank.surroundings import SILENT, secret_variables
 
 RAY_COUNT = (
     "python3",
@@ -18,14 +18,14 @@ ACCELERATOR_MEMORY = ("nvidia-smi", "--query-gpu=memory.free", "--format=csv,noh
 
 
 def environment_for(request: RankRequest, found: Mapping[str, str]) -> dict[str, str]:
-    """Returns the engine's environment: offline unless the Release says otherwise, and with its secrets.
+    """Returns the engine's environment: silent unless the Release says otherwise, and with its secrets.
 
     Args:
         request: the rank.
         found: the container's environment after the fabric was resolved.
     """
-    offline = {name: value for name, value in OFFLINE.items() if name not in request.environment}
-    return {**found, **offline, **secret_variables(request.secrets_folder)}
+    silent = {name: value for name, value in SILENT.items() if name not in request.environment}
+    return {**found, **silent, **secret_variables(request.secrets_folder)}
 
 
 def ending(code: int) -> str:

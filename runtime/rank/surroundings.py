@@ -15,14 +15,8 @@ from runtime.rank.status import Identity
 
 RUNTIME_FOLDER = Path(__file__).resolve().parents[1]
 
-# Nothing that a rank needs may come from outside: a node whose network is slow would hold up all others.
-OFFLINE = {
-    "DO_NOT_TRACK": "1",
-    "HF_HUB_DISABLE_TELEMETRY": "1",
-    "HF_HUB_OFFLINE": "1",
-    "TRANSFORMERS_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-}
+# What an engine would tell somebody outside; that it asks nobody for files is the Release's (spec/weights.py).
+SILENT = {"DO_NOT_TRACK": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "VLLM_NO_USAGE_STATS": "1"}
 _AUTOTUNE_FOLDER_VARIABLE = "VLLM_FLASHINFER_AUTOTUNE_CACHE_DIR"
 _AUTOTUNE_FOLDER = "flashinfer_autotune_cache"
 

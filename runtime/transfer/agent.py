@@ -112,6 +112,7 @@ def run_round(
         request["address"],
         request["silence_seconds"],
         tuple(Neighbour(**child) for child in command["children"]),
+        command["probe_seconds"] > 0,
     )
     crew = Crew(command["streams"])
     try:

@@ -10,6 +10,7 @@ from runtime.transfer.outlet import OpenFile, Outlet
 from runtime.transfer.state import WantedFile
 
 _READ_AHEAD_BYTES = 4 * CHUNK_BYTES
+_PROBE_BYTES = 1 << 17
 
 
 class Feed:
@@ -48,12 +49,14 @@ class Feed:
         self._end()
 
     def send_probe(self, seconds: float) -> None:
-        """Sends bytes that only measure, for so long."""
+        """Sends bytes that only measure, for so long; a slow link must not have to carry all that waits by then."""
         end = time.monotonic() + seconds
-        length = CHUNK_BYTES // 8
+        length = _PROBE_BYTES
         while time.monotonic() < end and self._somebody_listens():
             for outlet in self._outlets:
                 outlet.put(Frame(PROBE, length=length).packed(), None, 0, length)
+        for outlet in self._outlets:
+            outlet.discard_waiting()
         self._end()
 
     def _somebody_listens(self) -> bool:

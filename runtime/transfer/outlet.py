@@ -1,5 +1,6 @@
 """Sends to one child what is put in, from files, without copying it through this process."""
 
+import contextlib
 import os
 import queue
 import socket
@@ -56,6 +57,13 @@ class Outlet:
     def put(self, header: bytes, file: OpenFile | None = None, offset: int = 0, length: int = 0) -> None:
         """Sends a header, then a range of a file (zeros where there is no file); waits while the child is behind."""
         self._waiting.put((header, file.share() if file else None, offset, length))
+
+    def discard_waiting(self) -> None:
+        """Forgets what was put in and has not begun to go out."""
+        with contextlib.suppress(queue.Empty):
+            while (item := self._waiting.get_nowait()) is not None:
+                if item[1]:
+                    item[1].release()
 
     def finish(self) -> None:
         """Waits until all is sent and closes the connection."""

@@ -19,6 +19,7 @@ from runtime.transfer.kernel import limit_silence
 from runtime.transfer.outlet import Outlet
 
 _COUNTER = struct.Struct("=Qdd")
+_PROBE_SOCKET_BYTES = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Meeting:
         node, address: this node.
         silence_seconds: after which a child that takes nothing counts as broken.
         children: whom this node sends to.
+        probing: whether the round only measures, and therefore must leave little in the socket at its end.
     """
 
     secret: bytes
@@ -48,6 +50,7 @@ class Meeting:
     address: str
     silence_seconds: float
     children: tuple[Neighbour, ...]
+    probing: bool
 
 
 class Counters:
@@ -181,6 +184,8 @@ def connect_children(meeting: Meeting, report: Callable[..., None]) -> list[Outl
             )
             greet_child(connection, Pass(meeting.secret, meeting.round_number, child.node))
             limit_silence(connection, meeting.silence_seconds)
+            if meeting.probing:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _PROBE_SOCKET_BYTES)
             return Outlet(child.node, connection, broken)
         except (OSError, PeerError) as error:
             broken(child.node, f"no connection to {child.address}:{child.port}: {error}")

@@ -12,7 +12,10 @@ import pytest
 import yaml
 
 from ops.remote import NodeError, run_on_node
+from ops.stack_images import JudgedImage, judge_images
+from spec.catalog import Catalog
 from spec.connection import connection_to
+from spec.plan import plan_release
 from tests.virtual import Project, Run, Step, cheap_deployment
 
 STEPS = ("image-01-spin-wait", "image-02-backend-gate", "image-03-pdl-gate", "image-04-reasoning-upstream")
@@ -60,6 +63,27 @@ def test_a_change_in_one_step_is_named_with_all_that_follows(project: Project) -
     assert before[:3] == after[:3], "the base and the first step are the same layers"
     assert before[3] != after[3]
     assert project.ask("test-1") == "17 x 23 = 391"
+
+    judged = judge(project)
+    assert [one.is_right for one in judged] == [True, True]
+    assert all(one.report and one.report["checks"] for one in judged)
+    project.on_node("test-2", f"docker tag {old} {project.image_reference()}")
+    right, exchanged = judge(project)
+    assert right.is_right
+    assert exchanged.first_other_layer == 3
+    assert exchanged.report
+    assert exchanged.report["ok"] is False, "the edit of the new step is not in the old image"
+    (other,) = judge(project, nodes=["test-2"], reference=old)
+    assert other.report
+    assert other.report["ok"], "the old image is right by the rules for any image"
+
+
+def judge(project: Project, nodes: list[str] | None = None, reference: str | None = None) -> list[JudgedImage]:
+    catalog = Catalog(project.folder / "catalog")
+    release = plan_release("one", cheap_deployment("test-1", "test-2"), catalog)
+    return judge_images(
+        release, lambda name: catalog.chain(name, "catalog/images"), nodes or ["test-1", "test-2"], reference
+    )
 
 
 def changes_of(preview: Run) -> str:

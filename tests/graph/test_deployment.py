@@ -218,6 +218,19 @@ def test_nothing_holds_an_output_turned_into_text(
     assert "Calling __str__" not in repr(graph.resources)
 
 
+def test_a_release_is_kept_once_every_group_is_ready(
+    run_program: RunProgram, lab_config: dict[str, Any], preview: bool
+) -> None:
+    lab_config["groups"] = {"a": ["lab-1", "lab-2"], "b": ["lab-3", "lab-4"]}
+    graph = run_program("lab-pool", lab_config, preview)
+    assert graph.resources["release-history"].dependencies == {"a-ready", "b-ready"}
+    assert graph.resources["release-history"].inputs["addPreviousOutputInEnv"] is True
+    assert graph.resources["release-begun"].dependencies == set()
+    kept = json.loads(graph.resources["release-history"].inputs["stdin"])
+    assert graph.resources["release-begun"].inputs["create"] == f"echo {kept['hash']}"
+    assert json.loads(kept["release"])["stack"] == "lab-pool"
+
+
 def test_every_rank_knows_its_peers_and_its_generation(
     run_program: RunProgram, lab_config: dict[str, Any], preview: bool
 ) -> None:
@@ -253,6 +266,34 @@ def test_another_secret_is_another_generation_and_stands_nowhere(
     holders = {found.name for found in graphs[0].resources.values() if "correct horse" in repr(found.inputs)}
     assert holders == {"main-lab-1-secrets", "main-lab-2-secrets"}
     assert all(graphs[0].resources[holder].secret_inputs == {"stdin"} for holder in holders)
+
+
+def test_all_nodes_of_a_group_are_taken_before_a_claim_stands_for_one(
+    run_program: RunProgram, lab_config: dict[str, Any], preview: bool
+) -> None:
+    graph = run_lab(run_program, lab_config, preview)
+    taken = graph.resources["main-claims"]
+    asked = json.loads(taken.inputs["stdin"])
+    assert [node["connection"]["node"] for node in asked["nodes"]] == ["lab-1", "lab-2"]
+    assert taken.inputs["delete"].endswith("free-nodes")
+    assert taken.dependencies == {"main-lab-1-preflight", "main-lab-2-preflight"}
+    assert not taken.delete_before_replace
+    for node in ("lab-1", "lab-2"):
+        assert "main-claims" in graph.resources[f"main-{node}-claim"].dependencies
+
+
+def test_a_parked_deployment_has_image_and_weights_and_nothing_of_a_group(
+    run_program: RunProgram, lab_config: dict[str, Any], preview: bool
+) -> None:
+    active = run_lab(run_program, lab_config, preview)
+    parked = run_lab(run_program, lab_config | {"active": False}, preview)
+    gone = set(active.resources) - set(parked.resources)
+    assert gone == {name for name in active.resources if name == "main" or name.startswith("main-")}
+    assert set(parked.resources) <= set(active.resources)
+    for name in ("image-lab-1", "image-lab-2", "weights-lab-lab-1", "weights-lab-lab-2", "image-verify"):
+        assert preview or parked.resources[name].inputs == active.resources[name].inputs
+    kept = json.loads(parked.resources["release-history"].inputs["stdin"])
+    assert kept["release"] is None, "a parked Release is none to go back to"
 
 
 def pool_config(lab_config: dict[str, Any]) -> dict[str, Any]:

@@ -14,12 +14,17 @@ from lab import fabric
 from lab.docker_engine import docker_architecture
 from lab.images import NodeSystem
 from lab.keys import host_key, public_line
+from ops.image_building import Builder, build_verified, ensure_base
 from ops.remote import NodeError, install_runtime, run_on_node, ssh_command
 from runtime.common.image_identity import image_identity
+from spec.chain_files import read_chain
 from spec.cluster import Cluster
 from spec.connection import connection_to
+from spec.dockerfile import VERIFY_LABEL, Expected, finished_reference
+from spec.image_plan import base_plan
 from tests.image_archives import HandMade, digest, random_layer, tar_of
 
+_PROJECT = Path(__file__).parents[2]
 _FABRIC = "layers"
 _OLD, _NEW, _CONTAINERD = "layers-old", "layers-new", "layers-containerd"
 _SYSTEMS = {_OLD: NodeSystem(), _NEW: NodeSystem("trixie"), _CONTAINERD: NodeSystem("trixie", "containerd")}
@@ -376,3 +381,30 @@ def test_this_file_is_about_both_stores(nodes: Nodes) -> None:
     kinds = {name: node.verb("image-missing", **asked)["image_store"] for name, node in nodes.items()}
     assert kinds == {_OLD: "classic", _NEW: "classic", _CONTAINERD: "containerd"}
     assert Path("/var/lib/docker") == Path(nodes[_OLD].verb("image-missing", **asked)["docker_folder"])
+
+
+@pytest.mark.usefixtures("vllm_tree")
+def test_buildkit_and_the_classic_builder_make_the_same_files(nodes: Nodes) -> None:
+    """Docker 20.10 has BuildKit built in; Debian's 26.1 comes without the plugin and has the classic builder alone."""
+    chain, expected = read_chain(_PROJECT / "patches" / "lab"), Expected(entrypoint=("python3",), capability=None)
+    base, reference = base_plan(chain.description.origin), finished_reference(chain, expected)
+    edited = {edit.file for step in chain.steps for edit in step.description.edits}
+    files: dict[str, dict[str, bytes]] = {}
+    for name, builder in ((_OLD, "BuildKit"), (_NEW, "the classic builder")):
+        node = nodes[name]
+        ensure_base(_builder(node), base)
+        built = build_verified(_builder(node), chain, base, expected)
+        assert len(built["layers"]) > len(chain.steps) + 1
+        logs = node.shell(f"cat {_STORAGE}/logs/images/*.log").decode()
+        assert ("Successfully built" in logs) == (builder == "the classic builder")
+        label = f"docker image inspect --format '{{{{index .Config.Labels \"{VERIFY_LABEL}\"}}}}' {reference}"
+        assert json.loads(node.shell(label))["ok"] is True
+        files[name] = {
+            file: node.content(reference, f"{chain.description.packages_folder}/{file}") for file in sorted(edited)
+        }
+    assert files[_OLD] == files[_NEW]
+    assert b"# gb10-serving: sleep early" in b"".join(files[_NEW].values())
+
+
+def _builder(node: Node) -> Builder:
+    return Builder(connection_to(node.cluster, node.name), _STORAGE, 300)

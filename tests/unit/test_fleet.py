@@ -29,6 +29,14 @@ VERBS = [
     ["image", "list"],
     ["rules"],
     ["golden"],
+    ["review"],
+    ["history"],
+    ["rollback"],
+    ["switch"],
+    ["give-up"],
+    ["claims"],
+    ["claims", "show"],
+    ["claims", "clear"],
     ["status"],
 ]
 

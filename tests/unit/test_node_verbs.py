@@ -21,7 +21,7 @@ from runtime.node.errors import NodeTaskError
 
 
 def claim_request(folder: Path, stack: str, group: str = "main") -> dict[str, str]:
-    return {"storage_folder": str(folder), "stack": stack, "group": group}
+    return {"storage_folder": str(folder), "stack": stack, "group": group, "by": "ann@desk"}
 
 
 def test_a_node_serves_one_stack(tmp_path: Path) -> None:

@@ -358,9 +358,9 @@ def test_what_the_engine_writes_is_not_touched(make_group: MakeGroup) -> None:
     assert bytes(range(256)) * 3 + b"\r50 %\rno end of line" in group.ranks[0].log.read_bytes()
 
 
-def test_the_engine_is_offline_and_has_its_secrets_and_nobody_else_sees_them(make_group: MakeGroup) -> None:
+def test_the_engine_is_silent_and_has_its_secrets_and_nobody_else_sees_them(make_group: MakeGroup) -> None:
     def show(request: dict[str, Any]) -> None:
-        request.update(argv=["/bin/sh", "-c", "echo $HF_HUB_OFFLINE $TRANSFORMERS_OFFLINE $VLLM_API_KEY; sleep 3600"])
+        request.update(argv=["/bin/sh", "-c", "echo $VLLM_NO_USAGE_STATS $DO_NOT_TRACK $VLLM_API_KEY; sleep 3600"])
 
     group = make_group(1, show)
     (Path(group.ranks[0].request["secrets_folder"]) / "api-key").write_text("correct-horse")

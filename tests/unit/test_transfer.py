@@ -71,6 +71,7 @@ def test_every_shape_brings_everything(filled: Scene, count: int, degree: int | 
 
 def test_shapes_are_measured_when_there_is_much_to_move(filled: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fan_out_module, "PROBE_FROM_BYTES", 0)
+    monkeypatch.setattr(fan_out_module, "COMPARE_FROM_SECONDS", 0)
     receivers = filled.receivers(4)
     done = fan_out(filled.source, str(filled.source_folder), receivers, filled.files, filled.said.append)
     filled.assert_complete(receivers)

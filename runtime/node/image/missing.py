@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime.node.errors import NodeTaskError
+from runtime.node.image.content import identity
 from runtime.node.image.room import check_room, free_bytes
 from runtime.node.image.saved import SavedLayer, forget_absent, saved_image
 from runtime.node.image.store import (
@@ -37,25 +38,29 @@ def missing(request: dict[str, Any]) -> dict[str, Any]:
     """Says how many of an image's lowest layers are here and usable, and what room there is.
 
     Args:
-        request: `layers` (diff ids, lowest first), `architecture` (of the image), `storage_folder`; with
+        request: `layers` (diff ids, lowest first), `architecture` (of the image), `storage_folder`; with `reference`
+            and `identity` an image that is here under that name is compared first; with
             `missing_sizes` (uncompressed bytes by diff id) and `folder` (where the files will arrive) the room is
             checked too, and files that are there already are not counted again.
 
     Returns:
-        `held`, `image_store` (`classic` or `containerd`), `docker_folder`, `docker_free_bytes`, `storage_free_bytes`.
+        `present` (the image itself is here), `held`, `image_store` (`classic` or `containerd`), `docker_folder`,
+        `docker_free_bytes`, `storage_free_bytes`.
 
     Raises:
         NodeTaskError: the image is for another architecture, or there is too little room.
     """
     store, storage_folder = image_store(), Path(request["storage_folder"])
     refuse_other_architecture(store, request["architecture"])
-    held = held_layers(store, request["layers"], storage_folder)
+    present = "reference" in request and identity(request)["identity"] == request["identity"]
+    held = Held(len(request["layers"])) if present else held_layers(store, request["layers"], storage_folder)
     sizes = request.get("missing_sizes")
     if sizes is not None:
         folder = Path(request["folder"])
         to_arrive = sum(size for diff_id, size in sizes.items() if not arrived(folder, diff_id, size))
         check_room(folder, to_arrive, store, sum(sizes.values()))
     return {
+        "present": present,
         "held": held.count,
         "image_store": store.kind,
         "docker_folder": str(store.folder),

@@ -1,0 +1,1 @@
+"""`fleet fabric check`: is the network between nodes what a deployment needs, before it serves."""

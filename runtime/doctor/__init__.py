@@ -1,0 +1,1 @@
+"""What is wrong with a node: looks at everything and changes nothing."""
