@@ -89,6 +89,21 @@ def _link_target(link: Path) -> str:
         return ""  # closed in the meantime
 
 
+def accelerators(own_processes: set[int]) -> str | None:
+    """A rank gets all accelerators of its node, so no process but the ranks that make room may use one."""
+    if shutil.which("nvidia-smi") is None:
+        return None
+    asked = ["nvidia-smi", "--query-compute-apps=pid,process_name", "--format=csv,noheader"]
+    result = subprocess.run(asked, capture_output=True, text=True, check=False)
+    if result.returncode:
+        return f"accelerator: `{' '.join(asked)}` failed: {(result.stderr or result.stdout).strip()}"
+    rows = [row.split(",", 1) for row in result.stdout.splitlines() if row.split(",")[0].strip().isdigit()]
+    others = [f"{name.strip()} ({pid.strip()})" for pid, name in rows if int(pid) not in own_processes]
+    if not others:
+        return None
+    return f"accelerator: {', '.join(others)} of outside this deployment uses it: end it, or choose another node"
+
+
 def shared_memory(required_bytes: int) -> str | None:
     """/dev/shm of the node must hold vLLM's message queues (160 MiB a local reader; engine.md section 4)."""
     total = shutil.disk_usage("/dev/shm").total

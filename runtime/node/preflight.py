@@ -32,6 +32,7 @@ def preflight(request: dict[str, Any]) -> dict[str, Any]:
         *(checks.port(number, own) for number in request["ports"]),
         checks.memory(request["required_bytes"], own),
         host_memory.earlyoom(request["floor_percent"]),
+        checks.accelerators(own) if request["gpus"] else None,
         checks.shared_memory(request["shared_memory_bytes"]),
         checks.open_files(request["open_files"]),
         checks.disk(request["storage_folder"]),

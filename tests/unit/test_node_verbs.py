@@ -97,6 +97,17 @@ def test_a_port_is_free_when_nobody_or_only_the_old_rank_listens() -> None:
     assert checks.port(number, set()) is None
 
 
+def test_an_accelerator_is_free_when_only_ranks_that_go_use_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho '4711, /usr/bin/python3'\necho '4712, VLLM::Worker'\n")
+    tool.chmod(0o755)
+    assert checks.accelerators({4711, 4712}) is None
+    assert "VLLM::Worker (4712) of outside" in (checks.accelerators({4711}) or "")
+    tool.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed because it could not talk to the driver'\nexit 9\n")
+    assert "could not talk to the driver" in (checks.accelerators(set()) or "")
+
+
 def test_memory_of_the_old_rank_counts_as_free() -> None:
     available = checks.meminfo_bytes("MemAvailable")
     own = checks.anonymous_bytes(os.getpid())
