@@ -159,7 +159,7 @@ def test_ranks_that_met_a_leftover_start_anew(project: Project) -> None:
     """As after a kill while the head was created: the worker has joined a head that the state does not have."""
     deployment = cheap_deployment("test-1", "test-2")
     assert project.up("one", deployment).code == 0
-    forget(project, "main-ready", "main-test-1-rank0")
+    forget(project, "release-history", "main-ready", "main-test-1-rank0")
     run = project.up("one")
     assert run.code == 0, run.output
     assert project.on_node("test-2", "docker logs gb10-one-main-rank1").count("joined the head") == 2
@@ -169,7 +169,7 @@ def test_ranks_that_met_a_leftover_start_anew(project: Project) -> None:
 def test_a_repeated_up_starts_a_group_again_that_had_ended(project: Project) -> None:
     assert project.up("one", cheap_deployment("test-1", "test-2")).code == 0
     project.on_node("test-1", "docker kill gb10-one-main-rank0")
-    forget(project, "main-ready")
+    forget(project, "release-history", "main-ready")
     run = project.up("one")
     assert run.code == 0, run.output
     assert project.ask("test-1") == "17 x 23 = 391"
