@@ -26,6 +26,8 @@ SILENCE_SECONDS = 30
 
 PROBE_SECONDS = 0.15
 PROBE_FROM_BYTES = 64 << 20
+# Of what is moved anyway; a measurement must not cost more than it saves.
+_PROBE_SHARE = 32
 """Below this much data per receiver a star is taken unmeasured."""
 
 COMPARE_FROM_SECONDS = 4
@@ -331,7 +333,8 @@ class FanOut:
         self._report(f"shape: {_shape(self._degree, len(members))} (measured: {measured})")
 
     def _measured_rate(self, order: list[Member], degree: int) -> float | None:
-        breaks, ends = self._play(order, degree, PROBE_SECONDS, [])
+        most_bytes = min(member.missing_bytes for member in order) // _PROBE_SHARE
+        breaks, ends = self._play(order, degree, most_bytes, [])
         if breaks or any(member.node not in ends for member in order):
             self._settle(breaks, order)
             return None
@@ -363,7 +366,7 @@ class FanOut:
         self._judge_wrong_files(members)
 
     def _play(
-        self, order: list[Member], degree: int, probe_seconds: float, jobs: list[tuple[int, int]]
+        self, order: list[Member], degree: int, probe_bytes: int, jobs: list[tuple[int, int]]
     ) -> tuple[list[Break], dict[str, dict[str, Any]]]:
         """Starts a round and waits for its end. Returns what broke it, and each node's last word."""
         self._round_number += 1
@@ -389,11 +392,12 @@ class FanOut:
                         for child in order
                         if parents[child.node] == me
                     ],
-                    "probe_seconds": probe_seconds,
+                    "probe_seconds": PROBE_SECONDS if probe_bytes else 0,
+                    "probe_bytes": probe_bytes // count,
                     "files": jobs if member is self._source else [],
                 },
             )
-        return self._watch([self._source, *order], probe_seconds > 0)
+        return self._watch([self._source, *order], probe_bytes > 0)
 
     def _watch(self, players: list[Member], probing: bool) -> tuple[list[Break], dict[str, dict[str, Any]]]:
         waiting = {member.node for member in players}

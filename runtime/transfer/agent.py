@@ -277,7 +277,7 @@ class SendingAgent:
             feed = Feed(self._folder, self._files, outlets, count, report)
             try:
                 if probe_seconds:
-                    feed.send_probe(probe_seconds)
+                    feed.send_probe(probe_seconds, command["probe_bytes"])
                 else:
                     feed.send_files(next_job)
             finally:

@@ -48,14 +48,15 @@ class Feed:
                 self._tell_lost(index, f"the source cannot read it: {error.strerror}")
         self._end()
 
-    def send_probe(self, seconds: float) -> None:
-        """Sends bytes that only measure, for so long; a slow link must not have to carry all that waits by then."""
-        end = time.monotonic() + seconds
+    def send_probe(self, seconds: float, most_bytes: int) -> None:
+        """Sends bytes that only measure, for so long and no more; a slow link must not carry all that waits by then."""
+        end, left = time.monotonic() + seconds, most_bytes
         length = _PROBE_BYTES
-        while time.monotonic() < end and self._somebody_listens():
+        while left > 0 and time.monotonic() < end and self._somebody_listens():
+            left -= length
             for outlet in self._outlets:
                 outlet.put(Frame(PROBE, length=length).packed(), None, 0, length)
-        for outlet in self._outlets:
+        for outlet in self._outlets if left > 0 else ():
             outlet.discard_waiting()
         self._end()
 
