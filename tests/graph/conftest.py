@@ -1,5 +1,6 @@
 """Runs the whole program under mocks and records what the engine would be asked, with every edge."""
 
+import asyncio
 import json
 import os
 import runpy
@@ -143,6 +144,8 @@ def run_program(monkeypatch: pytest.MonkeyPatch) -> RunProgram:
     monkeypatch.setattr("ops.revival.revive_parked_groups", lambda *_: None)
 
     def run(stack: str, deployment: dict[str, Any], preview: bool, secrets: dict[str, str] | None = None) -> Graph:
+        # What another test ran with asyncio.run left the thread without a loop, which Pulumi's test runner asks for.
+        asyncio.set_event_loop(asyncio.new_event_loop())
         pulumi.runtime.settings.reset_options()
         monitor = RecordingMonitor(preview)
         pulumi.runtime.set_mocks(monitor.mocks, "gb10-serving", stack, preview=preview, monitor=monitor)
