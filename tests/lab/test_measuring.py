@@ -13,6 +13,8 @@ from ops.fabric_check.checking import check
 from ops.fabric_check.subject import find_subject
 from tests.virtual import Project
 
+pytestmark = pytest.mark.skip(reason="written and never run on nodes (issue 9): run it, mend it, remove this line")
+
 SLOW = "tc qdisc replace dev rail0 root tbf rate 200mbit burst 64kb latency 50ms"
 FREE = "tc qdisc del dev rail0 root"
 
