@@ -9,7 +9,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,9 @@ from typing import Any
 import httpx
 import yaml
 
+from lab.docker_engine import existing_engine
 from lab.keys import host_key, public_line
+from lab.node import container_name
 from ops.places import cache_folder
 from ops.remote import ssh_command
 from spec.catalog import STACK_KEY, Catalog
@@ -289,6 +291,18 @@ def _write_cheap_weights(revision: str) -> None:
     folder = cache_folder() / "models" / revision
     if not folder.is_dir():
         write_flat(folder, checkpoint(bytes_each=1 << 20))
+
+
+@contextlib.contextmanager
+def paused(node: str) -> Iterator[None]:
+    """Makes a node hang: it neither answers nor refuses."""
+    engine = existing_engine()
+    assert engine is not None
+    engine.docker("pause", container_name(FABRIC, node), what="pause a node")
+    try:
+        yield
+    finally:
+        engine.docker("unpause", container_name(FABRIC, node), what="let a node go on")
 
 
 def wait_until(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:

@@ -1,6 +1,5 @@
 """What an operator sees when something fails: one readable error, nothing stopped too early, nothing left behind."""
 
-import contextlib
 import json
 import os
 import random
@@ -8,25 +7,10 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 
 import pytest
 
-from lab.docker_engine import existing_engine
-from lab.node import container_name
-from tests.virtual import FABRIC, Project, cheap_deployment, wait_until
-
-
-@contextlib.contextmanager
-def paused(node: str) -> Iterator[None]:
-    """Makes a node hang: it neither answers nor refuses."""
-    engine = existing_engine()
-    assert engine is not None
-    engine.docker("pause", container_name(FABRIC, node), what="pause a node")
-    try:
-        yield
-    finally:
-        engine.docker("unpause", container_name(FABRIC, node), what="let a node go on")
+from tests.virtual import Project, cheap_deployment, paused, wait_until
 
 
 def assert_readable(output: str) -> None:

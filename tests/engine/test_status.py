@@ -12,8 +12,7 @@ from ops.status import StackStatus, stack_status
 from spec.plan import plan_release
 from spec.release import Release
 from spec.standing import Standing
-from tests.engine.test_failures import paused
-from tests.virtual import Project, cheap_deployment, wait_until
+from tests.virtual import Project, cheap_deployment, paused, wait_until
 
 DEPLOYMENT: dict[str, Any] = cheap_deployment("test-1", "test-2") | {"router": {"node": "test-1", "drain_seconds": 5}}
 DEPLOYMENT["acknowledged"] = {"pool-has-more-than-one-member": "its address stays"}

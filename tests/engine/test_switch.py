@@ -1,11 +1,9 @@
 """Nodes handed from one deployment to another, by the real engine on real nodes."""
 
-import contextlib
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,7 @@ from ops.stack_file import is_active
 from ops.stack_state import known_stacks, resources
 from ops.switch import Controller, Plan, Result, carry_out, check, plan_switch
 from spec.claims import StackView
-from tests.virtual import FABRIC, NODES, PROJECT, STORAGE, Project, cheap_deployment
+from tests.virtual import FABRIC, NODES, PROJECT, STORAGE, Project, cheap_deployment, paused
 
 RIGHT = "17 x 23 = 391"
 
@@ -69,18 +67,6 @@ class Operator:
 @pytest.fixture
 def operator(project: Project) -> Operator:
     return Operator(project)
-
-
-@contextlib.contextmanager
-def paused(node: str) -> Iterator[None]:
-    """Makes a node neither answer nor refuse."""
-    engine = existing_engine()
-    assert engine is not None
-    engine.docker("pause", container_name(FABRIC, node), what="pause a node")
-    try:
-        yield
-    finally:
-        engine.docker("unpause", container_name(FABRIC, node), what="let a node go on")
 
 
 def test_two_deployments_make_room_for_one_and_one_comes_back(operator: Operator) -> None:
