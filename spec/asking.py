@@ -5,7 +5,7 @@ from typing import Any
 from spec.handover import held_ports
 from spec.release import GroupPlan, RankPlan, Release, RouterPlan
 from spec.router import FOLDER, PROGRAM
-from spec.supervision import rank_folder
+from spec.supervision import fabric_request, rank_folder, sysfs_folder_on_node
 
 _ANSWERS_SECONDS = 600
 """What all probes together may take after the start."""
@@ -34,7 +34,9 @@ def preflight_checks(
         "image": {"node": rank.node, "reference": release.image.reference, **image},
         "weights": [{**one.receipt_request, "manifest": manifests[one.name]} for one in release.weights],
         "mounts": [mount.source for mount in rank.mounts],
-        "fabric": plan.fabric,
+        "devices": list(rank.devices),
+        "fabric": {**fabric_request(rank), "environment": rank.environment},
+        "sysfs_folder": sysfs_folder_on_node(rank),
         "floor_percent": release.memory.floor_percent,
         "gpus": rank.gpus,
         "ports": list(held_ports(group, rank)),

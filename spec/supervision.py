@@ -58,6 +58,17 @@ def sysfs_mounts(situation: Situation) -> tuple[Mount, ...]:
     return (Mount(source=folder, target=SYSFS_FOLDER),) if folder else ()
 
 
+def fabric_request(rank: RankPlan) -> dict[str, Any]:
+    """Returns what must be found of a rank's fabric, as runtime/fabric/request.py reads it, but for the environment."""
+    plan = rank.supervision
+    return {"kind": plan.fabric_kind, "rails": [rail.model_dump(mode="json") for rail in plan.rails]}
+
+
+def sysfs_folder_on_node(rank: RankPlan) -> str:
+    """Returns where the node itself keeps what its rank sees as the folder of its devices."""
+    return next((mount.source for mount in rank.mounts if mount.target == SYSFS_FOLDER), "/sys")
+
+
 def supervisor_command(release: Release, group: GroupPlan, rank: RankPlan) -> tuple[str, ...]:
     """Returns the argv of a rank's container: the supervisor with its request."""
     return (*_PYTHON, canonical_json(supervisor_request(release, group, rank)))
@@ -118,7 +129,7 @@ def supervisor_request(release: Release, group: GroupPlan, rank: RankPlan) -> di
         "awaited_accelerators": plan.awaited_accelerators,
         "shared_arguments": _shared_arguments(group),
         "environment": rank.environment,
-        "fabric": {"kind": plan.fabric_kind, "rails": [rail.model_dump(mode="json") for rail in plan.rails]},
+        "fabric": fabric_request(rank),
         "sysfs_folder": plan.sysfs_folder,
         "serves": group.serves,
         "http_port": group.port,

@@ -50,8 +50,8 @@ def sha256_of(path: Path) -> str:
     On a node they share the memory with the accelerator.
     """
     digest = hashlib.sha256()
-    buffer = memoryview(bytearray(CHUNK_BYTES))
     with path.open("rb", buffering=0) as file:
+        buffer = memoryview(bytearray(min(CHUNK_BYTES, os.fstat(file.fileno()).st_size + 1)))
         while count := file.readinto(buffer):
             digest.update(buffer[:count])
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

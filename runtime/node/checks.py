@@ -115,19 +115,6 @@ def shared_memory(required_bytes: int) -> str | None:
     )
 
 
-def fabric_address(interface: str, address: str) -> str | None:
-    """The rail's address must be on the interface that the cluster file names."""
-    result = subprocess.run(["ip", "-4", "-o", "address", "show"], capture_output=True, text=True, check=True)
-    held = {(row.split()[1], row.split()[3].split("/")[0]) for row in result.stdout.splitlines()}
-    if (interface, address) in held:
-        return None
-    elsewhere = next((name for name, found in held if found == address), None)
-    found = f"it is on {elsewhere}" if elsewhere else "no interface of this node has it"
-    return (
-        f"fabric: {address} should be on {interface}, {found}: correct the cluster file, or set the address on the node"
-    )
-
-
 def disk(folder: str) -> str | None:
     """The file system of our folder must have room for receipts, logs and runtime."""
     free = shutil.disk_usage(folder).free
@@ -152,6 +139,14 @@ def mount_sources(folders: list[str]) -> str | None:
     if not absent:
         return None
     return f"mounts: {', '.join(absent)} not on this node: put it there, or correct the image's mounts in the catalogue"
+
+
+def devices(paths: list[str]) -> str | None:
+    """Every device folder that a rank is given must exist: Docker refuses the container otherwise."""
+    absent = [path for path in paths if not Path(path).exists()]
+    if not absent:
+        return None
+    return f"devices: {', '.join(absent)} not on this node: load the driver, for RDMA `modprobe mlx5_ib rdma_ucm`"
 
 
 def open_files(required: int) -> str | None:

@@ -1,7 +1,11 @@
 """May this node run its rank, once the ranks that make room are gone? Looks at everything and changes nothing."""
 
+from pathlib import Path
 from typing import Any
 
+from runtime.fabric.request import FabricRequest
+from runtime.fabric.resolving import Patience, Surroundings, resolve
+from runtime.fabric.result import FabricError
 from runtime.node import checks, claims, host_memory, weights
 from runtime.node.docker import containers_labelled
 from runtime.node.errors import NodeTaskError
@@ -15,9 +19,10 @@ def preflight(request: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         request: `stack`, `group`, `storage_folder`, `image` (`node`, `reference`, `identity`, `layers`), `weights`
-            (each what `weights.status` reads, and `manifest`), `mounts` (folders), `fabric` (address by interface),
-            `ports`, `required_bytes`, `floor_percent`, `gpus`, `shared_memory_bytes`, `open_files`,
-            `controller_seconds`, `leaving` (names of stacks that will be gone before this rank starts).
+            (each what `weights.status` reads, and `manifest`), `mounts` (folders), `devices` (of the node), `fabric`
+            (for runtime/fabric), `sysfs_folder`, `ports`, `required_bytes`, `floor_percent`, `gpus`,
+            `shared_memory_bytes`, `open_files`, `controller_seconds`, `leaving` (names of stacks that will be gone
+            before this rank starts).
 
     Raises:
         NodeTaskError: listing everything that is wrong.
@@ -28,7 +33,8 @@ def preflight(request: dict[str, Any]) -> dict[str, Any]:
         _image(request["image"]),
         *(_weights(expected) for expected in request["weights"]),
         checks.mount_sources(request["mounts"]),
-        *(checks.fabric_address(interface, address) for interface, address in request["fabric"].items()),
+        checks.devices(request["devices"]),
+        _fabric(request["fabric"], request["sysfs_folder"]),
         *(checks.port(number, own) for number in request["ports"]),
         checks.memory(request["required_bytes"], own),
         host_memory.earlyoom(request["floor_percent"]),
@@ -58,6 +64,16 @@ def _claim(request: dict[str, Any]) -> str | None:
         claims.refuse_other_stack(request)
     except NodeTaskError as error:
         return f"claim: {error}"
+    return None
+
+
+def _fabric(asked: dict[str, Any], sysfs_folder: str) -> str | None:
+    """Finds devices, GID index and addresses as the rank will when it starts; what an image bakes in is its affair."""
+    surroundings = Surroundings(Path(sysfs_folder), configuration_files=dict)
+    try:
+        resolve(FabricRequest.from_plain(asked), {}, surroundings, Patience(wait_seconds=0))
+    except FabricError as error:
+        return f"fabric: {error}"
     return None
 
 

@@ -137,6 +137,16 @@ def all_done(others: Sequence[Peer], sights: Sights) -> bool:
     return all((status := sights[peer.rank].status) is not None and status.ended == 0 for peer in others)
 
 
+def all_ended(others: Sequence[Peer], sights: Sights, patience: Patience) -> bool:
+    """Tells whether every peer of a job that failed has ended its part, or is gone."""
+    return all(_has_ended(sights[peer.rank], patience) for peer in others)
+
+
+def _has_ended(sight: Sight, patience: Patience) -> bool:
+    is_gone = sight.refused_seconds >= REFUSED_SECONDS or sight.age_seconds > patience.silence_while_starting
+    return is_gone or (sight.status is not None and sight.status.ended is not None)
+
+
 def _loss(own: Status, peer: Peer, sight: Sight, patience: Patience, now_seconds: float) -> Cause | None:
     status = sight.status
     if status is not None and status.ended == 0:
@@ -178,7 +188,7 @@ def _missing(own: Status, peer: Peer, sight: Sight) -> list[str]:
     knows_us = status.view is not None and own.token in status.view
     if status.state == GATHERING and status.ready:
         return []
-    if knows_us and (status.state in _TOGETHER or status.ended == 0):
+    if knows_us and (status.state in _TOGETHER or status.ended is not None):
         return []
     detail = f": {'; '.join(status.waiting_for)}" if status.waiting_for else ""
     return [f"{peer.name} is {status.state}{detail}"]

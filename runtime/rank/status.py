@@ -70,7 +70,7 @@ class Status:
         ready: whether nothing of an earlier engine is left here and its memory is free.
         view: tokens of all ranks that were ready together, in order of ranks; none until all were seen.
         clock_seconds: of the node.
-        ended: the engine's exit code, for a job that has done its part.
+        ended: the exit code of a job whose part has ended.
         cause: of the last stop.
         cause_view: the view that this stop ended.
         waiting_for: what keeps it from going on, for people.

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from runtime.fabric.result import FabricError
 from runtime.rank import fabric, processes, signals
-from runtime.rank.agreement import all_done, causes_of, earliest, gather, lost
+from runtime.rank.agreement import all_done, all_ended, causes_of, earliest, gather, lost
 from runtime.rank.endpoint import Endpoint
 from runtime.rank.engine import ACCELERATOR_MEMORY, RAY_COUNT, ending, environment_for
 from runtime.rank.exchange import Traffic
@@ -363,7 +363,7 @@ class Supervisor:
         if trip or self._guard.trip:
             raise _ParkError(TRIPPED, cause)
         if not self._request.serves:
-            return end.code if end.code is not None else _CODE_OF_A_JOB_ENDED_BY_A_PEER
+            return self._fail_job(end.code if end.code is not None else _CODE_OF_A_JOB_ENDED_BY_A_PEER)
         self._count(cause, by_itself=end.code is not None or cause.rank == self._request.rank)
         return None
 
@@ -414,6 +414,15 @@ class Supervisor:
         if self._request.others:
             self._pause_whole(_LINGER_SECONDS)
         return 0
+
+    def _fail_job(self, code: int) -> int:
+        """Stays until every peer knows: one that has not started yet would wait for this rank."""
+        self._publish(ended=code)
+        while not self._asked and not all_ended(self._request.others, self._sights(), self._request.patience):
+            self._pause(_TICK_SECONDS)
+        if self._request.others:
+            self._pause_whole(_LINGER_SECONDS)
+        return code
 
     def _count(self, cause: Cause, by_itself: bool) -> None:
         """Remembers a stop; parks the rank if it must not start again by itself."""

@@ -16,9 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from runtime.common.file_hashes import sha256_of
 from runtime.transfer.errors import TransferError
 from runtime.transfer.feed import Feed
-from runtime.transfer.inspection import Found, look, sha256_of
+from runtime.transfer.inspection import Found, look
 from runtime.transfer.intake import Intake
 from runtime.transfer.state import FolderState, WantedFile
 from runtime.transfer.workers import Crew, Meeting, Neighbour, connect_children, wait_for_parent
@@ -175,9 +176,9 @@ class ReceivingAgent:
         self._state.unlock()
 
     def _look(self) -> None:
-        self._state.remove_other_parts(self._files)
         found = look(self._state, self._files, False, True, self._session.still_there)
         self._found = found
+        self._state.remove_other_parts([self._files[index] for index in found.missing])
         free_bytes = self._state.free_bytes()
         if found.on_disk_bytes > free_bytes:
             raise TransferError(
@@ -263,7 +264,7 @@ class SendingAgent:
 
     def _hash(self, index: int) -> None:
         try:
-            found = sha256_of(f"{self._folder}/{self._files[index].path}")
+            found = sha256_of(Path(f"{self._folder}/{self._files[index].path}"))
         except OSError as error:
             found = error.strerror or str(error)
         self._session.tell("hashed", index=index, sha256=found)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from runtime.common.file_hashes import sha256_of
 from runtime.transfer.frames import CHUNK_BYTES
 from runtime.transfer.kernel import give_back_cache
 from runtime.transfer.state import SUM_LINE_BYTES, FolderState, Stamp, WantedFile, stamp_of
@@ -74,18 +75,6 @@ def look(
     return _summed(files, missing)
 
 
-def sha256_of(path: str) -> str:
-    """Returns the SHA-256 of a file and gives its page cache back."""
-    digest = hashlib.sha256()
-    buffer = bytearray(_READ_BYTES)
-    view = memoryview(buffer)
-    with Path(path).open("rb", buffering=0) as file:
-        while count := file.readinto(view):
-            digest.update(view[:count])
-        give_back_cache(file.fileno())
-    return digest.hexdigest()
-
-
 def _as_known(state: FolderState, file: WantedFile, known: Stamp | None) -> bool:
     if known is None or known.sha256 != file.sha256 or known.size_bytes != file.size_bytes:
         return False
@@ -126,7 +115,7 @@ def _right_stamp(state: FolderState, file: WantedFile) -> Stamp | None:
     target = state.target(file)
     try:
         before = stamp_of(target, file.sha256)
-        return before if sha256_of(target) == file.sha256 and stamp_of(target, file.sha256) == before else None
+        return before if sha256_of(Path(target)) == file.sha256 and stamp_of(target, file.sha256) == before else None
     except OSError:
         return None
 

@@ -141,7 +141,7 @@ class FolderState:
             self.sums(file).unlink(missing_ok=True)
 
     def remove_other_parts(self, files: list[WantedFile]) -> None:
-        """Removes beginnings of files that nobody asks for any more."""
+        """Removes beginnings of files that nobody asks for any more, or left over beside ones in place."""
         paths = list(self._parts.iterdir())
         wanted = {file.part_name for file in files} if paths else set()
         for path in paths:

@@ -19,9 +19,9 @@ SYSFS = "/etc/gb10-serving-lab/sysfs"
 NODES = ("test-1", "test-2")
 
 
-def put_tree(project: Project, node: str, folder: Path, index: int) -> None:
-    """Puts a made-up /sys on a node in which the RoCE v2 entry of its rail has a certain index."""
-    address = project.cluster.nodes[node].rails[0].address
+def put_tree(project: Project, node: str, folder: Path, index: int, entry: str | None = None) -> None:
+    """Puts a made-up /sys on a node in which the RoCE v2 entry, of its rail's address or another, has this index."""
+    address = entry or project.cluster.nodes[node].rails[0].address
     empty = [None] * (index - 1)
     slots = [*empty, (address, V1, "rail0"), (address, V2, "rail0")]
     tree = Tree({"rail0": ("up", 1500)}, {"rocep1s0f0:1": PortTable(slots)})
@@ -73,3 +73,13 @@ def test_a_node_that_comes_back_with_other_indexes_serves_with_them(project: Pro
     wait_until(lambda: project.answers(NODES[0]), "the group to come back", 120)
     assert gid_index(project, NODES[0], 0) == "3"
     assert project.preview("one").changed() == set(), "the index is no part of the deployment"
+
+    # Somebody rewires the node: preflight refuses the next change, and what serves goes on serving.
+    run_on = project.status(NODES[1], "gb10-one-main-rank1")["engine"]["process"]
+    put_tree(project, NODES[1], tmp_path / "rewired", 5, "203.0.113.9")
+    changed = project.up("one", deployment | {"engine": deployment["engine"] | {"max_model_len": 1024}})
+    assert changed.code != 0
+    assert "[no-gid-entry]" in changed.output, changed.output
+    assert "<- rail 0" in changed.output, "the node's table is shown"
+    assert project.answers(NODES[0])
+    assert project.status(NODES[1], "gb10-one-main-rank1")["engine"]["process"] == run_on

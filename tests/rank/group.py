@@ -168,7 +168,7 @@ class LoopbackRank:
         return (Path(self.request["secrets_folder"]) / "group-key").read_bytes()
 
     def words(self) -> str:
-        return self.log.read_text()
+        return self.log.read_text(errors="replace")
 
     def _launch(self) -> None:
         with self.log.open("ab") as log:
@@ -236,9 +236,12 @@ class LoopbackGroup:
         wanted = list(states) * len(self.ranks) if len(states) == 1 else list(states)
         end = time.monotonic() + seconds
         while (found := self.states()) != wanted:
-            words = "\n".join(f"--- rank {n}\n{rank.words()}" for n, rank in enumerate(self.ranks))
-            assert time.monotonic() < end, f"{found} instead of {wanted}\n{words}"
+            assert time.monotonic() < end, f"{found} instead of {wanted}\n{self.words()}"
             time.sleep(0.1)
+
+    def words(self) -> str:
+        """Returns what all ranks have said."""
+        return "\n".join(f"--- rank {number}\n{rank.words()}" for number, rank in enumerate(self.ranks))
 
     def events(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in (self.folder / "log").read_text().splitlines()]

@@ -122,6 +122,8 @@ def test_a_wrong_clock_and_an_absent_folder_are_named() -> None:
     assert "off the controller" in (checks.clock(0.0) or "")
     assert "/nowhere/at/all not on this node" in (checks.mount_sources(["/", "/nowhere/at/all"]) or "")
     assert checks.mount_sources(["/"]) is None
+    assert "/dev/nothing not on this node" in (checks.devices(["/dev/null", "/dev/nothing"]) or "")
+    assert checks.devices(["/dev/null"]) is None
     assert "MiB, ranks need" in (checks.shared_memory(1 << 60) or "")
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.rank.agreement import Sight, differences, gather, lost
+from runtime.rank.agreement import Sight, all_ended, differences, gather, lost
 from runtime.rank.request import Patience, Peer
 from runtime.rank.status import FAILED, GATHERING, SERVING, STARTING, STOPPING, Cause, Identity, Status
 
@@ -33,7 +33,8 @@ def test_a_rank_starts_when_its_peer_has_seen_the_same() -> None:
     assert not gather(own, [PEER], {1: sight(status(1))}).may_start
     assert gather(own, [PEER], {1: sight(status(1, view=("t0", "t1")))}).may_start
     assert gather(own, [PEER], {1: sight(status(1, STARTING, view=("t0", "t1")))}).may_start
-    assert gather(own, [PEER], {1: sight(status(1, STOPPING, view=("t0", "t1"), ended=0))}).may_start
+    for code in (0, 3):
+        assert gather(own, [PEER], {1: sight(status(1, STOPPING, view=("t0", "t1"), ended=code))}).may_start
 
 
 def test_a_rank_alone_has_nobody_to_wait_for() -> None:
@@ -150,6 +151,22 @@ def test_the_first_failure_is_the_cause() -> None:
         2: sight(status(2, STOPPING, cause=first, cause_view=view)),
     }
     assert lost(status(state=SERVING, view=view), peers, sights, PATIENCE, 5.0) == first
+
+
+@pytest.mark.parametrize(
+    ("found", "knows"),
+    [
+        (sight(status(1, view=("t0", "t1"))), False),
+        (sight(status(1, STARTING, view=("t0", "t1"))), False),
+        (sight(status(1, STOPPING, view=("t0", "t1"), ended=70)), True),
+        (sight(status(1, STARTING, view=("t0", "t1")), trouble="refused", refused=1.0), True),
+        (sight(None, age=6.0, trouble="no answer within 1.5 s"), False),
+        (sight(None, age=600.0, trouble="no answer within 1.5 s"), True),
+    ],
+    ids=["gathers", "starts", "has-ended", "gone", "slow", "silent"],
+)
+def test_a_job_that_failed_stays_until_its_peers_know(found: Sight, knows: bool) -> None:
+    assert all_ended([PEER], {1: found}, PATIENCE) is knows
 
 
 @dataclass

@@ -220,6 +220,17 @@ def test_a_transfer_goes_on_from_whole_chunks_and_not_from_damaged_ones(scene: S
     scene.assert_complete([receiver])
 
 
+def test_what_a_kill_left_of_a_file_that_is_in_place_is_removed(scene: Scene) -> None:
+    """A receiver that is killed after it renamed a file has not removed the hashes of its beginning."""
+    file = scene.add("model.safetensors", random.Random(4).randbytes(2 * CHUNK_BYTES))
+    (receiver,) = scene.receivers(1)
+    carry(scene, [receiver])
+    name = hashlib.sha256(f"{file.path}\0{file.sha256}".encode()).hexdigest()[:32]
+    (Path(receiver.folder).parent / ".model.transfer" / "parts" / f"{name}.sums").write_text("0" * 64 + "\n")
+    carry(scene, [receiver])
+    scene.assert_complete([receiver])
+
+
 @pytest.fixture
 def wires(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     """Puts a wire that misbehaves in front of a node."""
