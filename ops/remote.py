@@ -56,23 +56,20 @@ def run_on_node(
 
 def node_command(connection: Connection, storage_folder: str, verb: str, timeout_seconds: int) -> list[str]:
     """Returns the argv that runs a verb of the installed runtime on the node."""
-    folder = _runtime_folder(storage_folder)
-    return ssh_command(
-        connection,
-        f"[ -d {folder} ] || exit {_RUNTIME_IS_ABSENT}; "
-        f"cd {folder} && exec timeout -k 5 {timeout_seconds} python3 -B -m runtime.node {verb}",
-    )
+    return _python_command(connection, storage_folder, f"timeout -k 5 {timeout_seconds}", "runtime.node", verb)
 
 
 def session_command(connection: Connection, storage_folder: str, module: str, verb: str) -> list[str]:
-    """Returns the argv that runs a verb which ends with its standard input, however long that takes.
+    """Returns the argv that runs a verb which ends with its standard input, however long that takes."""
+    return _python_command(connection, storage_folder, "", module, verb)
 
-    What Python compiles is kept beside the runtime: starting a verb then takes half the time.
-    """
+
+def _python_command(connection: Connection, storage_folder: str, under: str, module: str, verb: str) -> list[str]:
+    """What Python compiles is kept beside the runtime, and no site is set up: a verb then starts in half the time."""
     folder = _runtime_folder(storage_folder)
     return ssh_command(
         connection,
-        f"[ -d {folder} ] || exit {_RUNTIME_IS_ABSENT}; cd {folder} && exec python3 -S -m {module} {verb}",
+        f"[ -d {folder} ] || exit {_RUNTIME_IS_ABSENT}; cd {folder} && exec {under} python3 -S -m {module} {verb}",
     )
 
 

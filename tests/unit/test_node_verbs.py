@@ -1,6 +1,7 @@
 """The node's verbs on plain folders: claims, checks, probes."""
 
 import hashlib
+import importlib
 import io
 import json
 import os
@@ -17,6 +18,7 @@ import pytest
 from ops.image_building import archive_identity
 from runtime.common.image_identity import image_identity
 from runtime.node import checks, claims, probes
+from runtime.node.__main__ import VERBS
 from runtime.node.errors import NodeTaskError
 
 
@@ -198,3 +200,9 @@ def test_a_head_that_nobody_starts_is_not_healthy(head: dict[str, Any]) -> None:
         request = {**head, "port": unused.getsockname()[1], "start_timeout_seconds": 1, "probes": []}
         with pytest.raises(NodeTaskError, match="not healthy within 1 s"):
             probes.probe(request)
+
+
+def test_every_verb_is_where_the_table_says() -> None:
+    for place in VERBS.values():
+        module, _, function = place.partition(":")
+        assert callable(getattr(importlib.import_module(module), function)), place

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -59,6 +60,11 @@ def _build(request: dict[str, Any], payload: IO[bytes]) -> dict[str, Any]:
     docker("tag", built, request["reference"])
     tell(f"{request['name']}: built in {time.monotonic() - started:.0f} s")
     return identity(request)
+
+
+def build_from_standard_input(request: dict[str, Any]) -> dict[str, Any]:
+    """Builds with the payload that follows the request."""
+    return build(request, sys.stdin.buffer)
 
 
 def builder_of_this_node() -> str:
