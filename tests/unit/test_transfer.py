@@ -518,9 +518,10 @@ def test_progress_names_bytes_rate_and_time_left() -> None:
 
 
 def test_progress_is_told_during_a_transfer(large: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fan_out_module, "_TELL_SECONDS", 0.01)
+    monkeypatch.setattr(fan_out_module, "_TELL_SECONDS", 0.001)
     carry(large, large.receivers(2), degree=1)
-    assert any(line.startswith("node-1: ") and line.endswith(" s left") for line in large.said)
+    # Either node may be the one that ends a moment after the other, too soon to be told of again.
+    assert any(line.startswith("node-") and line.endswith(" s left") for line in large.said)
 
 
 def test_who_broke_a_round() -> None:
