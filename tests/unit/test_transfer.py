@@ -421,9 +421,10 @@ def test_a_killed_controller_leaves_no_process_and_the_next_one_goes_on(
 ) -> None:
     (receiver,) = large.receivers(1)
     text = (
-        "import sys, json; from ops.transfers import *; a = json.load(sys.stdin); p = lambda n: "
-        "Party(n, None, a['folder'], '127.0.0.1', 's'); fan_out(p('source'), a['source'], "
-        "[Receiver(p('node-1'), a['target'])], [TransferFile(*f) for f in a['files']], print)"
+        "import sys, json; from ops.transfers import *; a = json.load(sys.stdin); p = lambda n: Party(node=n, "
+        "connection=None, storage_folder=a['folder'], address='127.0.0.1', switch='s'); "
+        "fan_out(p('source'), a['source'], [Receiver(p('node-1'), a['target'])], "
+        "[TransferFile(*f) for f in a['files']], print)"
     )
     request = {
         "folder": str(large.folder),
