@@ -13,9 +13,9 @@ from lab import fabric, places
 from lab.keys import host_key, public_line
 from lab.root_folders import building_folder, make_root
 from ops.remote import ssh_command
-from ops.transfers import Party
 from spec.cluster import Cluster
 from spec.connection import connection_to
+from spec.party import Party
 
 FOLDER = "/srv/bench"
 TOOLS = "/opt/rivals"
@@ -57,7 +57,11 @@ class BenchNode:
     def party(self) -> Party:
         """The node as a transfer knows it."""
         return Party(
-            self.name, connection_to(self.cluster, self.name), "/var/lib/gb10-serving", self.address, "virtual"
+            node=self.name,
+            connection=connection_to(self.cluster, self.name),
+            storage_folder="/var/lib/gb10-serving",
+            address=self.address,
+            switch="virtual",
         )
 
     @property

@@ -88,7 +88,7 @@ def _delivery(nodes: Sequence[BenchNode], source: Path) -> Delivery:
         target="/model",
         path="/model",
     )
-    return Delivery(plan, nodes[0].party.storage_folder, {node.name: node.party for node in nodes})
+    return Delivery(plan, {node.name: node.party for node in nodes})
 
 
 def _ignore(_: str) -> None:

@@ -34,8 +34,7 @@ class ModelWeights(pulumi.ComponentResource):
             "weights",
             {
                 "plan": plan.model_dump(mode="json"),
-                "storage_folder": next(iter(nodes.values())).request["storage_folder"],
-                "nodes": [_party(node) for node in nodes.values()],
+                "nodes": [node.party for node in nodes.values()],
             },
             parent=self,
             depends_on=[node.reached for node in nodes.values()],
@@ -73,11 +72,3 @@ class ModelWeights(pulumi.ComponentResource):
 
 def _shown(size_bytes: int) -> str:
     return f"{size_bytes / _GIB:.1f} GiB" if size_bytes >= _GIB else f"{size_bytes / _MIB:.1f} MiB"
-
-
-def _party(node: Node) -> dict[str, Any]:
-    return {
-        "connection": node.request["connection"],
-        "address": next(iter(node.plan.fabric.values())),
-        "switch": node.plan.switch,
-    }

@@ -6,6 +6,7 @@ import pulumi
 import pulumi_docker as docker
 
 from components.task import task
+from spec.party import party_of
 from spec.release import NodePlan
 
 
@@ -30,7 +31,7 @@ class Node(pulumi.ComponentResource):
             "connection": plan.connection.model_dump(mode="json"),
             "storage_folder": storage_folder,
         }
-        self.party = {**self.request, "address": next(iter(plan.fabric.values())), "switch": plan.switch}
+        self.party = party_of(plan, storage_folder).model_dump(mode="json")
         self.docker = docker.Provider(
             f"{name}-docker",
             host=plan.connection.docker_host,

@@ -1,6 +1,7 @@
 """The router before the groups of a pool: image, settings, container, and the proof that it sees its members."""
 
 import pulumi
+import pulumi_command as command
 import pulumi_docker as docker
 
 from components.hooks import Hooks
@@ -40,28 +41,46 @@ class Router(pulumi.ComponentResource):
             opts: with the parent.
         """
         super().__init__("gb10-serving:router:Router", "router", None, opts)
-        image = task(
+        self._release, self._plan, self._node = release, plan, node
+        image = self._image()
+        settings = self._settings(image)
+        container = self._container(image, settings, hooks)
+        ready = self._ready(container, [settings, *groups])
+        address = node.plan.connection.address
+        self.url = ready.stdout.apply(lambda _: f"http://{address}:{plan.port}/v1")
+        self.register_outputs({"url": self.url})
+
+    def _image(self) -> command.local.Command:
+        return task(
             "router-image",
             "router-image",
-            {**node.request, "image": plan.image},
+            {**self._node.request, "image": self._plan.image},
             parent=self,
-            depends_on=[node.reached],
+            depends_on=[self._node.reached],
         )
-        settings = task(
+
+    def _settings(self, image: command.local.Command) -> command.local.Command:
+        """A router that runs takes other settings over; what it leaves on its node goes with them."""
+        return task(
             "router-settings",
             "router-settings",
-            {**node.request, **router_request(release, plan)},
+            {**self._node.request, **router_request(self._release, self._plan)},
             parent=self,
             depends_on=[image],
             delete_verb="remove-router",
         )
-        container = docker.Container(
-            f"router-{node.name}",
+
+    def _container(
+        self, image: command.local.Command, settings: command.local.Command, hooks: Hooks
+    ) -> docker.Container:
+        plan = self._plan
+        return docker.Container(
+            f"router-{self._node.name}",
             name=plan.container,
             image=answer_of(image)["reference"],
             entrypoints=[PROGRAM],
             command=["-W", "-db", "-f", f"{FOLDER}/{SETTINGS_FILE}"],
-            labels=[docker.ContainerLabelArgs(label="gb10-serving.stack", value=release.stack)],
+            labels=[docker.ContainerLabelArgs(label="gb10-serving.stack", value=self._release.stack)],
             mounts=[docker.ContainerMountArgs(type="bind", source=plan.folder, target=FOLDER)],
             network_mode="host",
             restart="unless-stopped",
@@ -69,23 +88,23 @@ class Router(pulumi.ComponentResource):
             wait=False,
             log_driver="json-file",
             log_opts={"max-size": "10m", "max-file": "3"},
-            destroy_grace_seconds=release.stop_grace_seconds,
+            destroy_grace_seconds=self._release.stop_grace_seconds,
             opts=pulumi.ResourceOptions(
                 parent=self,
-                provider=node.docker,
+                provider=self._node.docker,
                 depends_on=[settings],
                 delete_before_replace=True,
                 hooks=pulumi.ResourceHookBinding(before_create=[hooks.before_router_create]),
             ),
         )
-        ready = task(
+
+    def _ready(self, container: docker.Container, before: list[pulumi.Resource]) -> command.local.Command:
+        """Waits until the router sends requests to every group; another container has to prove it again."""
+        return task(
             "router-ready",
             "router-ready",
-            {**node.request, **router_ready_request(release, plan)},
+            {**self._node.request, **router_ready_request(self._release, self._plan)},
             parent=self,
-            depends_on=[container, settings, *groups],
+            depends_on=[container, *before],
             triggers=[container.id],
         )
-        address = node.plan.connection.address
-        self.url = ready.stdout.apply(lambda _: f"http://{address}:{plan.port}/v1")
-        self.register_outputs({"url": self.url})

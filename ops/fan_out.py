@@ -16,9 +16,10 @@ from ops.errors import OperationError
 from ops.node_session import NodeSession
 from ops.progress import Report
 from spec import transfer_shape
+from spec.party import Party
 
 if TYPE_CHECKING:
-    from ops.transfers import Party, Receiver, TransferFile
+    from ops.transfers import Receiver, TransferFile
 
 MODULE = "runtime.transfer"
 SILENCE_SECONDS = 30

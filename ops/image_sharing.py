@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 from ops.errors import OperationError
 from ops.remote import run_on_node
-from ops.transfers import Party, Receiver, TransferFile, fan_out
+from ops.transfers import Receiver, TransferFile, fan_out
+from spec.party import Party
 
 _LONG_SECONDS = 4 * 3600
 # Once for the files that arrive, twice for Docker while it loads them (measured with 20.10 and 26.1), and a reserve.

@@ -7,12 +7,12 @@ from ops.errors import OperationError
 from ops.image_building import Builder, build_step, build_verified, ensure_base
 from ops.image_sharing import SharedImage, share_image
 from ops.remote import run_on_node
-from ops.transfers import Party
 from spec.chain import PatchChain
 from spec.chain_files import read_chain
 from spec.connection import Connection
 from spec.dockerfile import Expected, finished_identity
 from spec.errors import SpecificationError
+from spec.party import Party
 from spec.release import BasePlan
 
 _PATCHES = Path("patches")
@@ -63,10 +63,10 @@ def share(request: dict[str, Any]) -> Any:
     """Brings the image to all nodes at once, from node to node.
 
     Args:
-        request: `source` and `receivers` (connection, storage_folder, address, switch each), `image` (reference,
-            identity, layers, architecture).
+        request: `source` and `receivers` (a Party each), `image` (reference, identity, layers, architecture).
     """
-    share_image(_image(request), _party(request["source"]), [_party(one) for one in request["receivers"]])
+    receivers = [Party.model_validate(one) for one in request["receivers"]]
+    share_image(_image(request), Party.model_validate(request["source"]), receivers)
     return request["image"]
 
 
@@ -74,10 +74,10 @@ def on_node(request: dict[str, Any]) -> Any:
     """Makes sure that one node has the image, its cache folder, and no more old images of the chain than are kept.
 
     Args:
-        request: `source`, `node` (as in `share`), `image`, `cache_folder`, `chain` (name or none), `kept`.
+        request: `source`, `node` (a Party each), `image`, `cache_folder`, `chain` (name or none), `kept`.
     """
-    node = _party(request["node"])
-    share_image(_image(request), _party(request["source"]), [node])
+    node = Party.model_validate(request["node"])
+    share_image(_image(request), Party.model_validate(request["source"]), [node])
     _run(node, "make-cache", {"cache_folder": request["cache_folder"]})
     if request["chain"]:
         asked = {"chain": request["chain"], "keep": request["kept"], "reference": request["image"]["reference"]}
@@ -89,11 +89,6 @@ def _builder(request: dict[str, Any]) -> Builder:
     return Builder(
         Connection.model_validate(request["connection"]), request["storage_folder"], request["step_timeout_seconds"]
     )
-
-
-def _party(data: dict[str, Any]) -> Party:
-    connection = Connection.model_validate(data["connection"])
-    return Party(connection.node, connection, data["storage_folder"], data["address"], data["switch"])
 
 
 def _image(request: dict[str, Any]) -> SharedImage:

@@ -9,9 +9,9 @@ from ops.errors import OperationError
 from ops.image_building import Builder, build_step, build_verified, ensure_base
 from ops.image_sharing import SharedImage, share_image
 from ops.remote import run_on_node
-from ops.transfers import Party
 from spec.chain import PatchChain
 from spec.dockerfile import verify_request
+from spec.party import party_of
 from spec.release import Release
 
 _VERIFY_SECONDS = 660
@@ -48,12 +48,6 @@ class JudgedImage:
         return asdict(self)
 
 
-def party_of(release: Release, node: str) -> Party:
-    """Returns a node of a Release as transfers know it; its address is that of its first rail in use."""
-    plan = release.nodes[node]
-    return Party(node, plan.connection, release.storage_folder, next(iter(plan.fabric.values())), plan.switch)
-
-
 def build_image(release: Release, chain_of: ChainOf) -> dict[str, Any]:
     """Builds the image of a Release on its building node, or pulls it, and returns identity and layers.
 
@@ -78,8 +72,9 @@ def build_image(release: Release, chain_of: ChainOf) -> dict[str, Any]:
 def bring_image(release: Release, content: dict[str, Any]) -> dict[str, int]:
     """Brings a built image to every node that runs a rank; returns the bytes that moved, by node."""
     image = SharedImage(release.image.reference, content["identity"], tuple(content["layers"]), content["architecture"])
-    receivers = [party_of(release, node) for node in release.rank_nodes]
-    return share_image(image, party_of(release, release.image.build_on), receivers)
+    source = party_of(release.nodes[release.image.build_on], release.storage_folder)
+    receivers = [party_of(release.nodes[node], release.storage_folder) for node in release.rank_nodes]
+    return share_image(image, source, receivers)
 
 
 def judge_images(

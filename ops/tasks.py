@@ -17,10 +17,10 @@ from ops.readiness import wait_until_ready
 from ops.release_history import keep_release
 from ops.remote import run_on_node
 from ops.router_tasks import remove_router, router_image, router_ready, router_settings
-from ops.transfers import Party
 from ops.turns import take_turn
 from ops.weights import Delivery, bring
 from spec.connection import Connection
+from spec.party import Party
 from spec.release import WeightsPlan
 
 _RANK_KEYS = ("storage_folder", "container")
@@ -35,16 +35,12 @@ def weights(request: dict[str, Any]) -> Any:
     """Brings the weights of a model to all nodes of the deployment; nothing is done where receipts vouch for them.
 
     Args:
-        request: `plan` (a WeightsPlan), `storage_folder`, `nodes` (each `connection`, `address`, `switch`).
+        request: `plan` (a WeightsPlan), `nodes` (a Party each).
     """
     plan = WeightsPlan.model_validate(request["plan"])
-    storage = request["storage_folder"]
-    connections = [Connection.model_validate(node["connection"]) for node in request["nodes"]]
-    parties = {
-        connection.node: Party(connection.node, connection, storage, node["address"], node["switch"])
-        for connection, node in zip(connections, request["nodes"], strict=True)
-    }
-    brought = bring(Delivery(plan, storage, parties), lambda text: print(text, file=sys.stderr, flush=True))
+    parties = [Party.model_validate(node) for node in request["nodes"]]
+    delivery = Delivery(plan, {party.node: party for party in parties})
+    brought = bring(delivery, lambda text: print(text, file=sys.stderr, flush=True))
     return {"manifest": brought.manifest, "size_bytes": brought.size_bytes}
 
 

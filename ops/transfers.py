@@ -9,26 +9,7 @@ from ops.errors import OperationError
 from ops.fan_out import LIFE_SIGN_SECONDS, MODULE, FanOut
 from ops.node_session import NodeSession
 from ops.progress import Report
-from spec.connection import Connection
-
-
-@dataclass(frozen=True)
-class Party:
-    """A node that takes part in a transfer.
-
-    Attributes:
-        node: its name, for messages.
-        connection: how to log in; none is this controller.
-        storage_folder: our folder on the node, where the runtime is put.
-        address: fabric address that the node binds to and is reached at.
-        switch: the switch that it hangs on.
-    """
-
-    node: str
-    connection: Connection | None
-    storage_folder: str
-    address: str
-    switch: str
+from spec.party import Party
 
 
 @dataclass(frozen=True)

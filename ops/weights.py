@@ -11,11 +11,11 @@ from ops.errors import OperationError
 from ops.places import cache_folder
 from ops.progress import Report
 from ops.remote import run_on_node
-from ops.stack_images import party_of
-from ops.transfers import Inspection, Party, Receiver, TransferFile, fan_out, inspect
+from ops.transfers import Inspection, Receiver, TransferFile, fan_out, inspect
 from runtime.common.errors import FilesError
 from runtime.common.weights_folder import Examined, examine
 from runtime.common.weights_manifest import Manifest
+from spec.party import Party, party_of
 from spec.release import Release, WeightsPlan
 
 _HASHING_SECONDS = 4 * 3600
@@ -32,12 +32,10 @@ class Delivery:
 
     Attributes:
         plan: what, from where and to where.
-        storage_folder: our folder on every node.
         parties: the nodes by name.
     """
 
     plan: WeightsPlan
-    storage_folder: str
     parties: dict[str, Party]
 
 
@@ -69,7 +67,8 @@ class Source:
 
 def delivery_of(release: Release, plan: WeightsPlan) -> Delivery:
     """Returns the delivery of one of a Release's models to all nodes with a rank."""
-    return Delivery(plan, release.storage_folder, {name: party_of(release, name) for name in release.rank_nodes})
+    nodes = {name: release.nodes[name] for name in release.rank_nodes}
+    return Delivery(plan, {name: party_of(node, release.storage_folder) for name, node in nodes.items()})
 
 
 def held(delivery: Delivery) -> dict[str, Held]:
@@ -291,9 +290,14 @@ def _source_party(delivery: Delivery) -> Party:
     source = delivery.plan.source
     assert source.connection is not None
     assert source.address is not None
-    node = source.connection.node
-    known = delivery.parties.get(node)
-    return known or Party(node, source.connection, delivery.storage_folder, source.address, source.switch or "")
+    known = delivery.parties.get(source.connection.node)
+    return known or Party(
+        node=source.connection.node,
+        connection=source.connection,
+        storage_folder=next(iter(delivery.parties.values())).storage_folder,
+        address=source.address,
+        switch=source.switch or "",
+    )
 
 
 def _own_party(delivery: Delivery) -> Party:
@@ -302,7 +306,7 @@ def _own_party(delivery: Delivery) -> Party:
     address = _own_address(towards) or _own_address(_managed(towards))
     if address is None:
         raise OperationError(f"this controller cannot open a connection to {towards.node} at {towards.address}")
-    return Party(CONTROLLER, None, str(cache_folder()), address, "")
+    return Party(node=CONTROLLER, connection=None, storage_folder=str(cache_folder()), address=address, switch="")
 
 
 def _own_address(towards: Party) -> str | None:
@@ -318,7 +322,7 @@ def _own_address(towards: Party) -> str | None:
 def _managed(party: Party) -> Party:
     """Returns a node at its management address."""
     assert party.connection is not None
-    return replace(party, address=party.connection.address)
+    return party.model_copy(update={"address": party.connection.address})
 
 
 def _hint(plan: WeightsPlan, folder: Path) -> str:

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from ops.errors import OperationError
-from ops.transfers import Inspection, Party, Received, Receiver, TransferFile
+from ops.transfers import Inspection, Received, Receiver, TransferFile
 from ops.weights import Delivery
 from runtime.common.file_hashes import sha256_of
 from runtime.node import weights as node_weights
 from runtime.node import weights_sources
 from runtime.node.errors import NodeTaskError
 from spec.connection import Connection
+from spec.party import Party
 from spec.release import WeightsPlan, WeightsSource
 from tests.checkpoints import REVISION
 
@@ -117,8 +118,17 @@ def delivery(*names: str, **chosen: Any) -> Delivery:
         }
     )
     switches = {"d": "far"}
-    parties = {name: Party(name, connection(name), "/storage", FABRIC, switches.get(name, "near")) for name in names}
-    return Delivery(plan, "/storage", parties)
+    parties = {
+        name: Party(
+            node=name,
+            connection=connection(name),
+            storage_folder="/storage",
+            address=FABRIC,
+            switch=switches.get(name, "near"),
+        )
+        for name in names
+    }
+    return Delivery(plan, parties)
 
 
 def node_source(node: str, folder: str, kind: Any = "node") -> WeightsSource:

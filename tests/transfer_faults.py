@@ -12,14 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ops.transfers import Party, Receiver, TransferFile
+from ops.transfers import Receiver, TransferFile
+from spec.party import Party
 
 LOOPBACK = "127.0.0.1"
 
 
 def local_party(node: str, folder: Path) -> Party:
     """Returns a node that is a process of this machine."""
-    return Party(node, None, str(folder), LOOPBACK, "loopback")
+    return Party(node=node, connection=None, storage_folder=str(folder), address=LOOPBACK, switch="loopback")
 
 
 @dataclass

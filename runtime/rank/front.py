@@ -5,7 +5,6 @@ still serves what it has begun and takes nothing new, since it is about to stop.
 nothing.
 """
 
-import contextlib
 import socket
 import threading
 import time
@@ -16,6 +15,7 @@ from typing import Any
 
 from runtime.node.errors import NodeTaskError
 from runtime.node.probes import ask, check_answer
+from runtime.rank.listening import Listening
 
 RIGHT, WRONG = "right", "wrong"
 
@@ -23,7 +23,6 @@ _ASK_AGAIN_SECONDS = 2.0
 _SETTLE_SECONDS = 2.0
 """Until every router that asks twice a second has seen that nothing new is taken, one lost question included."""
 
-_QUESTION_SECONDS = 1.0
 _ESTABLISHED = "01"
 
 
@@ -64,8 +63,7 @@ class Front:
         self._answer: str | None = None
         self._draining_since: float | None = None
         self._ended = threading.Event()
-        self._listener = socket.create_server(("", request.port), backlog=64)
-        threading.Thread(target=self._serve, name="front", daemon=True).start()
+        self._listening = Listening("front", "", request.port, self._tell)
 
     @property
     def answer(self) -> str | None:
@@ -89,26 +87,16 @@ class Front:
     def end(self) -> None:
         """Stops listening, which a router takes for down."""
         self._ended.set()
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        self._listening.close()
 
     def _code(self) -> str:
         if self._draining_since is not None:
             return "404 Draining"
         return "200 Serving" if self._answer == RIGHT else "503 Not Serving"
 
-    def _serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return  # closed
-            # A router that went away in the middle of its question asks again.
-            with contextlib.suppress(OSError), connection:
-                connection.settimeout(_QUESTION_SECONDS)
-                connection.recv(4096)
-                connection.sendall(f"HTTP/1.0 {self._code()}\r\nContent-Length: 0\r\n\r\n".encode())
+    def _tell(self, connection: socket.socket) -> None:
+        connection.recv(4096)
+        connection.sendall(f"HTTP/1.0 {self._code()}\r\nContent-Length: 0\r\n\r\n".encode())
 
     def _prove(self) -> None:
         """Asks until there is an answer; a wrong one is not asked for again: the same engine would say it again."""

@@ -12,12 +12,13 @@ from typing import Any, NoReturn
 from runtime.fabric.result import FabricError
 from runtime.rank import fabric, processes, signals
 from runtime.rank.agreement import all_done, all_ended, causes_of, earliest, gather, lost
-from runtime.rank.endpoint import Endpoint
+from runtime.rank.endpoint import answer_peers
 from runtime.rank.engine import ACCELERATOR_MEMORY, RAY_COUNT, ending, environment_for
 from runtime.rank.exchange import Traffic
 from runtime.rank.front import Front
 from runtime.rank.guard import MemoryGuard
 from runtime.rank.health import Health
+from runtime.rank.listening import Listening
 from runtime.rank.page_cache import PageCacheRelease
 from runtime.rank.peers import Peers
 from runtime.rank.record import Parked, Record
@@ -101,7 +102,7 @@ class Supervisor:
         self._status = Status(request.rank, request.own.node, RESOLVING, identity, self._instance)
         self._guard = MemoryGuard(request.guard, processes.kill_all)
         self._traffic = Traffic()
-        self._endpoint: Endpoint | None = None
+        self._endpoint: Listening | None = None
         self._peers: Peers | None = None
         self._front: Front | None = None
 
@@ -473,7 +474,7 @@ class Supervisor:
         if self._endpoint is None:
             own = self._request.own
             try:
-                self._endpoint = Endpoint(own.address, own.port, self._key, self.status, self._traffic)
+                self._endpoint = answer_peers(own.address, own.port, self._key, self.status, self._traffic)
             except OSError as error:
                 self._publish(waiting_for=(f"{own.address}:{own.port}: {error.strerror}",))
                 return False

@@ -12,6 +12,7 @@ import selectors
 import socket
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from runtime.transfer.feed import Feed
 from runtime.transfer.inspection import Found, look
 from runtime.transfer.intake import Intake
 from runtime.transfer.state import FolderState, WantedFile
-from runtime.transfer.workers import Crew, Meeting, Neighbour, connect_children, wait_for_parent
+from runtime.transfer.workers import Crew, Meeting, Neighbour, Work, connected_children, wait_for_parent
 
 SILENT_CONTROLLER_SECONDS = 60
 _TICK_SECONDS = 0.5
@@ -99,81 +100,108 @@ class Session:
         self._commands += [json.loads(line) for line in lines if line]
 
 
-Streams = Callable[[Crew, Meeting, dict[str, Any]], None]
+Commands = dict[str, Callable[[dict[str, Any]], None]]
 
 
-def run_round(
-    session: Session, secret: bytes, request: dict[str, Any], command: dict[str, Any], start: Streams
-) -> None:
-    """Starts the streams of a round and tells of it until they have ended or the controller stops them."""
-    meeting = Meeting(
-        secret,
-        command["round"],
-        request["node"],
-        request["address"],
-        request["silence_seconds"],
-        tuple(Neighbour(**child) for child in command["children"]),
-        command["probe_seconds"] > 0,
-    )
-    crew = Crew(command["streams"])
-    try:
-        start(crew, meeting, command)
-        told = time.monotonic()
-        while crew.pipes:
-            for process in session.wait(crew):
-                for report in crew.take(process):
-                    session.tell(**{"event": "report", "round": meeting.round_number, **report})
-            asked = session.command()
-            if asked is not None and asked["do"] == "stop":
-                crew.stop()
-            if time.monotonic() - told >= 1:
-                told = time.monotonic()
-                session.tell("progress", bytes=crew.counters.read()[0])
-        moved, seconds = crew.counters.read()
-        session.tell("round-ended", round=meeting.round_number, bytes=moved, seconds=seconds)
-    finally:
-        crew.close()
-
-
-def _files(request: dict[str, Any]) -> list[WantedFile]:
-    return [WantedFile(*entry) for entry in request["files"]]
-
-
-class ReceivingAgent:
-    """A receiver: knows its folder, listens on its fabric address and takes part in rounds."""
+class _Agent(ABC):
+    """A node's part of a transfer, as long as the controller wants it."""
 
     def __init__(self, session: Session, request: dict[str, Any]) -> None:
         self._session = session
         self._request = request
         self._secret = bytes.fromhex(request.pop("secret"))
         self._files = _files(request)
-        self._state = FolderState(Path(request["folder"]))
-        self._listener: socket.socket | None = None
-        self._found: Found | None = None
 
     def run(self) -> None:
         """Works off commands until the controller ends the session."""
-        if self._state.try_lock():
-            self._look()
-        else:
-            self._session.tell("busy")
-        work = {"lock": self._lock, "unlock": self._unlock, "look": self._look, "stop": lambda: None}
+        self._begin()
+        # A round may have ended by itself when `stop` comes.
+        commands: Commands = {"round": self._run_round, "stop": lambda _: None, **self._commands()}
         while True:
             command = self._session.command()
             if command is None:
                 self._session.wait(None)
-            elif command["do"] == "round":
-                run_round(self._session, self._secret, self._request, command, self._start)
             else:
-                work[command["do"]]()
+                commands[command["do"]](command)
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """Tells the controller what this node has."""
+
+    @abstractmethod
+    def _commands(self) -> Commands:
+        """Returns what is done on each command that only this part knows."""
+
+    @abstractmethod
+    def _streaming(self, meeting: Meeting, command: dict[str, Any]) -> Work:
+        """Returns what each stream of a round does."""
+
+    def _run_round(self, command: dict[str, Any]) -> None:
+        """Starts the streams of a round and tells of it until they have ended or the controller stops them."""
+        meeting = self._meeting(command)
+        crew = Crew(command["streams"])
+        try:
+            work = self._streaming(meeting, command)
+            for number in range(command["streams"]):
+                crew.start(number, work)
+            self._attend(crew, meeting.round_number)
+            moved, seconds = crew.counters.read()
+            self._session.tell("round-ended", round=meeting.round_number, bytes=moved, seconds=seconds)
+        finally:
+            crew.close()
+
+    def _meeting(self, command: dict[str, Any]) -> Meeting:
+        return Meeting(
+            self._secret,
+            command["round"],
+            self._request["node"],
+            self._request["address"],
+            self._request["silence_seconds"],
+            tuple(Neighbour(**child) for child in command["children"]),
+            command["probe_seconds"] > 0,
+        )
+
+    def _attend(self, crew: Crew, round_number: int) -> None:
+        """Passes on what the crew reports until it has ended or is stopped."""
+        told = time.monotonic()
+        while crew.pipes:
+            for process in self._session.wait(crew):
+                for report in crew.take(process):
+                    self._session.tell(**{"event": "report", "round": round_number, **report})
+            asked = self._session.command()
+            if asked is not None and asked["do"] == "stop":
+                crew.stop()
+            if time.monotonic() - told >= 1:
+                told = time.monotonic()
+                self._session.tell("progress", bytes=crew.counters.read()[0])
+
+
+class ReceivingAgent(_Agent):
+    """A receiver: knows its folder, listens on its fabric address and takes part in rounds."""
+
+    def __init__(self, session: Session, request: dict[str, Any]) -> None:
+        super().__init__(session, request)
+        self._state = FolderState(Path(request["folder"]))
+        self._listener: socket.socket | None = None
+        self._found: Found | None = None
+
+    def _begin(self) -> None:
+        if self._state.try_lock():
+            self._look()
+        else:
+            self._session.tell("busy")
+
+    def _commands(self) -> Commands:
+        return {
+            "lock": lambda _: self._lock(),
+            "unlock": lambda _: self._state.unlock(),
+            "look": lambda _: self._look(),
+        }
 
     def _lock(self) -> None:
         while not self._state.try_lock():
             self._session.wait(None, _LOCK_POLL_SECONDS)
         self._look()
-
-    def _unlock(self) -> None:
-        self._state.unlock()
 
     def _look(self) -> None:
         found = look(self._state, self._files, False, True, self._session.still_there)
@@ -191,9 +219,7 @@ class ReceivingAgent:
             self._state.compact()
         self._session.tell(
             "looked",
-            missing=[[index, beginning.size_bytes] for index, beginning in found.missing.items()],
-            present_bytes=found.present_bytes,
-            missing_bytes=found.missing_bytes,
+            **_described(found),
             port=self._listener.getsockname()[1] if self._listener else 0,
             cores=len(os.sched_getaffinity(0)),
         )
@@ -207,48 +233,33 @@ class ReceivingAgent:
                     f"cannot listen on {self._request['address']} ({error.strerror}): is it this node's fabric address?"
                 ) from error
 
-    def _start(self, crew: Crew, meeting: Meeting, command: dict[str, Any]) -> None:
+    def _streaming(self, meeting: Meeting, command: dict[str, Any]) -> Work:
         listener, found, parent = self._listener, self._found, Neighbour(**command["parent"])
         assert listener is not None
         assert found is not None
 
         def work(count: Callable[[int], None], report: Callable[..., None]) -> None:
             connection = wait_for_parent(listener, meeting, parent, report)
-            outlets = connect_children(meeting, report)
-            intake = Intake(self._state, self._files, found.missing, outlets, count, report)
-            try:
-                intake.run(connection)
-            finally:
-                for outlet in outlets:
-                    outlet.finish()
+            with connected_children(meeting, report) as outlets:
+                Intake(self._state, self._files, found.missing, outlets, count, report).run(connection)
 
-        for number in range(command["streams"]):
-            crew.start(number, work)
+        return work
 
 
-class SendingAgent:
+class SendingAgent(_Agent):
     """The source: checks that it has the files and feeds rounds."""
 
     def __init__(self, session: Session, request: dict[str, Any]) -> None:
-        self._session = session
-        self._request = request
-        self._secret = bytes.fromhex(request.pop("secret"))
-        self._files = _files(request)
+        super().__init__(session, request)
         self._folder = Path(request["folder"])
 
-    def run(self) -> None:
-        """Works off commands until the controller ends the session."""
+    def _begin(self) -> None:
         for file in self._files:
             self._check(file)
         self._session.tell("ready", cores=len(os.sched_getaffinity(0)))
-        while True:
-            command = self._session.command()
-            if command is None:
-                self._session.wait(None)
-            elif command["do"] == "round":
-                run_round(self._session, self._secret, self._request, command, self._start)
-            elif command["do"] == "hash":
-                self._hash(command["index"])
+
+    def _commands(self) -> Commands:
+        return {"hash": lambda command: self._hash(command["index"])}
 
     def _check(self, file: WantedFile) -> None:
         path = f"{self._folder}/{file.path}"
@@ -269,24 +280,19 @@ class SendingAgent:
             found = error.strerror or str(error)
         self._session.tell("hashed", index=index, sha256=found)
 
-    def _start(self, crew: Crew, meeting: Meeting, command: dict[str, Any]) -> None:
+    def _streaming(self, meeting: Meeting, command: dict[str, Any]) -> Work:
         next_job = _shared_queue([(index, offset) for index, offset in command["files"]])
         probe_seconds = command["probe_seconds"]
 
         def work(count: Callable[[int], None], report: Callable[..., None]) -> None:
-            outlets = connect_children(meeting, report)
-            feed = Feed(self._folder, self._files, outlets, count, report)
-            try:
+            with connected_children(meeting, report) as outlets:
+                feed = Feed(self._folder, self._files, outlets, count, report)
                 if probe_seconds:
                     feed.send_probe(probe_seconds, command["probe_bytes"])
                 else:
                     feed.send_files(next_job)
-            finally:
-                for outlet in outlets:
-                    outlet.finish()
 
-        for number in range(command["streams"]):
-            crew.start(number, work)
+        return work
 
 
 def _shared_queue(jobs: list[tuple[int, int]]) -> Callable[[], tuple[int, int] | None]:
@@ -304,11 +310,17 @@ def _shared_queue(jobs: list[tuple[int, int]]) -> Callable[[], tuple[int, int] |
 
 def inspect(session: Session, request: dict[str, Any]) -> None:
     """Tells once what a folder holds; changes nothing but the record of what was verified."""
-    state, files = FolderState(Path(request["folder"])), _files(request)
-    found = look(state, files, request["deep"], False, session.still_there)
-    session.tell(
-        "looked",
-        missing=[[index, beginning.size_bytes] for index, beginning in found.missing.items()],
-        present_bytes=found.present_bytes,
-        missing_bytes=found.missing_bytes,
-    )
+    found = look(FolderState(Path(request["folder"])), _files(request), request["deep"], False, session.still_there)
+    session.tell("looked", **_described(found))
+
+
+def _files(request: dict[str, Any]) -> list[WantedFile]:
+    return [WantedFile(*entry) for entry in request["files"]]
+
+
+def _described(found: Found) -> dict[str, Any]:
+    return {
+        "missing": [[index, beginning.size_bytes] for index, beginning in found.missing.items()],
+        "present_bytes": found.present_bytes,
+        "missing_bytes": found.missing_bytes,
+    }

@@ -10,7 +10,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from runtime.transfer.errors import PeerError, TransferError
@@ -20,6 +21,9 @@ from runtime.transfer.outlet import Outlet
 
 _COUNTER = struct.Struct("=Qdd")
 _PROBE_SOCKET_BYTES = 1 << 18
+
+Work = Callable[[Callable[[int], None], Callable[..., None]], None]
+"""What one stream does, given what counts its bytes and what reports (kind, details)."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,7 @@ class Crew:
         self._rest: dict[int, bytes] = {}
         self._alive_end, self._main_end = os.pipe()
 
-    def start(self, number: int, work: Callable[[Callable[[int], None], Callable[..., None]], None]) -> None:
+    def start(self, number: int, work: Work) -> None:
         """Forks a process that does `work(count, report)` and ends."""
         reading, writing = os.pipe()
         process = os.fork()
@@ -135,7 +139,7 @@ class Crew:
 
 
 def _live_and_die(
-    work: Callable[[Callable[[int], None], Callable[..., None]], None],
+    work: Work,
     count: Callable[[int], None],
     writing: int,
     alive_end: int,
@@ -171,8 +175,12 @@ def _end_with_main(alive_end: int) -> None:
     os._exit(1)
 
 
-def connect_children(meeting: Meeting, report: Callable[..., None]) -> list[Outlet]:
-    """Connects one stream to every child, from this node's fabric address; a child that cannot be had is reported."""
+@contextmanager
+def connected_children(meeting: Meeting, report: Callable[..., None]) -> Iterator[list[Outlet]]:
+    """Connects one stream to every child, from this node's fabric address, and waits at last until all is sent.
+
+    A child that cannot be had is reported.
+    """
 
     def broken(child: str, reason: str) -> None:
         report("break", who="child", node=child, reason=reason)
@@ -191,7 +199,12 @@ def connect_children(meeting: Meeting, report: Callable[..., None]) -> list[Outl
             broken(child.node, f"no connection to {child.address}:{child.port}: {error}")
             return None
 
-    return [outlet for outlet in map(connected, meeting.children) if outlet]
+    outlets = [outlet for outlet in map(connected, meeting.children) if outlet]
+    try:
+        yield outlets
+    finally:
+        for outlet in outlets:
+            outlet.finish()
 
 
 def wait_for_parent(

@@ -14,10 +14,11 @@ from ops import fan_out as fan_out_module
 from ops.errors import OperationError
 from ops.fan_out import FanOut, Member
 from ops.remote import run_on_node, ssh_command
-from ops.transfers import Party, Receiver, TransferFile, fan_out, inspect
+from ops.transfers import Receiver, TransferFile, fan_out, inspect
 from spec.catalog import Catalog
 from spec.cluster import Cluster
 from spec.connection import connection_to
+from spec.party import Party
 from tests.virtual import NODES
 
 SOURCE = "/var/tmp/transfer/source"
@@ -42,7 +43,13 @@ class Nodes:
     def party(self, node: str) -> Party:
         described = self.cluster.nodes[node]
         storage = self.cluster.storage_folder
-        return Party(node, connection_to(self.cluster, node), storage, described.rails[0].address, described.switch)
+        return Party(
+            node=node,
+            connection=connection_to(self.cluster, node),
+            storage_folder=storage,
+            address=described.rails[0].address,
+            switch=described.switch,
+        )
 
     @property
     def receivers(self) -> list[Receiver]:
@@ -164,7 +171,7 @@ def test_a_thousand_files_on_four_nodes_are_looked_at_and_not_moved(nodes: Nodes
     receivers = [Receiver(nodes.party(node), TARGET) for node in NODES]
     for node in NODES:
         nodes.run(node, f"mkdir -p {TARGET}; cd {TARGET}; for n in $(seq 0 999); do printf '\\0\\0\\0' > $n.json; done")
-    source = Party("controller", None, "/nowhere", "127.0.0.1", "none")
+    source = Party(node="controller", connection=None, storage_folder="/nowhere", address="127.0.0.1", switch="none")
     for _ in range(2):
         done = fan_out(source, "/nowhere", receivers, nodes.files, nodes.said.append)
         assert {(received.moved_bytes, received.present_bytes) for received in done.values()} == {(0, 3000)}

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from ops.remote import ssh_command
-from ops.transfers import Party
 from ops.weights import Delivery, bring, delivery_of, distrust, held, manifest_of_node, missing
 from spec.connection import connection_to
+from spec.party import Party
 from spec.plan import plan_release
 from spec.release import WeightsSource
 from tests.checkpoints import REPOSITORY, REVISION, checkpoint, write_hub

@@ -9,6 +9,7 @@ import pytest
 
 from ops.runtime_package import RuntimePackage
 from runtime.rank.request import RankRequest
+from spec.party import Party
 from tests.graph.conftest import Graph, RunProgram
 
 HEAD = "main-lab-1-rank0"
@@ -125,6 +126,18 @@ def test_one_transfer_brings_the_weights_to_all_nodes_and_each_has_a_receipt(
     for node in ("lab-1", "lab-2"):
         assert graph.resources[f"weights-lab-{node}"].dependencies == {"weights-lab"}
         assert f"weights-lab-{node}" in graph.resources[f"main-{node}-preflight"].dependencies
+
+
+def test_image_and_weights_are_brought_to_the_same_parties(run_program: RunProgram, lab_config: dict[str, Any]) -> None:
+    graph = run_lab(run_program, lab_config, False)
+    weights, shared, on_node = (
+        json.loads(graph.resources[name].inputs["stdin"]) for name in ("weights-lab", "image-share", "image-lab-2")
+    )
+    first, second = [Party.model_validate(node) for node in weights["nodes"]]
+    assert (second.node, second.switch, second.storage_folder) == ("lab-2", "virtual", "/var/lib/gb10-serving")
+    assert shared["receivers"] == weights["nodes"]
+    assert Party.model_validate(shared["source"]) == Party.model_validate(on_node["source"]) == first
+    assert Party.model_validate(on_node["node"]) == second
 
 
 def test_another_node_changes_the_transfer_and_no_other_nodes_receipt(

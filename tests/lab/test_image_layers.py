@@ -180,7 +180,7 @@ def _random(name: str, size_bytes: int) -> bytes:
     return random_layer(name, size_bytes)[512 : 512 + size_bytes]
 
 
-@pytest.mark.parametrize(("source", "target"), permutations(_SYSTEMS, 2))
+@pytest.mark.parametrize(("source", "target"), list(permutations(_SYSTEMS, 2)))
 def test_a_step_moves_its_own_layer_alone(nodes: Nodes, source: str, target: str) -> None:
     step, base = _described(_STEP), _described(_BASE)
     nodes[source].put(step)

@@ -274,7 +274,9 @@ def test_one_address_on_two_devices_needs_a_name(node: Node) -> None:
 def test_two_rails_on_one_port(node: Node) -> None:
     node.tree = with_port(node.tree, f"{H0}:1", PortTable(pairs(F0, OURS, SECOND)))
     node.addresses = [(F0, OURS), (F0, SECOND)]
-    node.error(roce(Rail(OURS, F0, H0), Rail(SECOND, F0, H0)), "rails-share-a-port")
+    text = node.error(roce(Rail(OURS, F0, H0), Rail(SECOND, F0, H0)), "rails-share-a-port")
+    assert f"2 rails lie on the RDMA ports {H0}:1, {H0}:1" in text
+    assert "Way out: give each rail a port of its own" in text
 
 
 def test_an_mtu_that_differs(node: Node) -> None:

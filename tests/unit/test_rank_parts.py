@@ -13,6 +13,7 @@ import pytest
 
 from ops.stacks import planned, stacks
 from runtime.rank import processes
+from runtime.rank.endpoint import answer_peers
 from runtime.rank.exchange import ExchangeError, Traffic, answer_to, ask_status, read_key, read_line
 from runtime.rank.guard import LOOK_SECONDS, MemoryGuard
 from runtime.rank.meminfo import MemoryFigures
@@ -23,6 +24,7 @@ from runtime.rank.status import Cause, Identity, Status
 from runtime.rank.surroundings import limit_problems, nccl_version, secret_variables, wipe_autotune_cache
 from spec.errors import SpecificationError
 from spec.supervision import refuse_secrets, supervisor_request
+from tests.rank.group import free_ports
 from tests.virtual import wait_until
 
 KEY = b"a key of a group, which is long enough"
@@ -117,6 +119,19 @@ def test_what_is_not_signed_is_not_believed(answer: bytes, words: str) -> None:
 )
 def test_who_has_not_the_key_is_told_nothing(question: bytes) -> None:
     assert answer_to(KEY, question, {"state": "serving"}) == b""
+
+
+def test_peers_are_answered_beside_one_that_says_nothing_and_after_one_that_left_until_it_is_closed() -> None:
+    (port,) = free_ports(1)
+    listening = answer_peers("127.0.0.1", port, KEY, lambda: {"state": "serving"}, Traffic())
+    with socket.create_connection(("127.0.0.1", port)):
+        with socket.create_connection(("127.0.0.1", port)) as leaving:
+            leaving.sendall(b"half a question")
+        for _ in range(5):
+            assert ask_status(KEY, "127.0.0.1", port, None, 1.0) == {"state": "serving"}
+        listening.close()
+        with pytest.raises(ExchangeError, match="nothing listens there"):
+            ask_status(KEY, "127.0.0.1", port, None, 1.0)
 
 
 def test_nothing_that_listens_is_told_apart_from_silence() -> None:

@@ -2,10 +2,10 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -38,11 +38,19 @@ def assert_nobody_met_a_stranger(group: LoopbackGroup) -> None:
     assert not [event for event in group.events() if event["word"] in ("overlap", "met-old")]
 
 
-def restarted(group: LoopbackGroup, view: set[tuple[int, str]]) -> None:
-    """Waits until nothing of a view lives and the group serves again."""
+def assert_one_view(group: LoopbackGroup) -> set[tuple[int, str]]:
+    """Checks that every rank has an engine and all are of one view; returns them."""
+    alive = group.alive()
+    assert sorted(rank for rank, _ in alive) == list(range(len(group.ranks)))
+    assert len({view for _, view in alive}) == 1
+    return alive
+
+
+def assert_restarted(group: LoopbackGroup, view: set[tuple[int, str]]) -> None:
+    """Waits for the group and checks that all of it is new and met nothing of the old one."""
     wait_until(lambda: not group.alive() & view, "the old engines to end")
     group.wait_for("serving")
-    assert len({found for _, found in group.alive()}) == 1
+    assert not assert_one_view(group) & view
     assert_nobody_met_a_stranger(group)
 
 
@@ -73,8 +81,11 @@ def test_a_rank_that_is_missing_is_waited_for_by_name(make_group: MakeGroup) -> 
     group.ranks[0].start()
     wait_until(lambda: bool(group.ranks[0].shown().get("waiting_for")), "a word about the missing rank")
     assert "rank 1 on node-1 (127.0.0.1): nothing listens there" in group.ranks[0].shown()["waiting_for"]
+    assert group.events() == []
     group.ranks[1].start()
     group.wait_for("serving")
+    assert_one_view(group)
+    assert group.ranks[0].shown()["waiting_for"] == []
 
 
 def test_a_group_that_does_not_come_together_fails_with_the_name(make_group: MakeGroup) -> None:
@@ -91,7 +102,7 @@ def test_an_engine_that_dies_takes_the_group_and_the_group_comes_back(make_group
     group.wait_for("serving")
     view = group.alive()
     assert group.ranks[rank].kill_child()
-    restarted(group, view)
+    assert_restarted(group, view)
     for each in group.ranks:
         assert f"the engine of rank {rank}" in each.words()
         assert "was killed by signal 9" in each.words()
@@ -104,7 +115,8 @@ def test_a_supervisor_that_dies_takes_the_group_and_the_group_comes_back(make_gr
     group.wait_for("serving")
     view = group.alive()
     group.ranks[rank].kill()
-    restarted(group, view)
+    assert_restarted(group, view)
+    assert [len(each.codes) for each in group.ranks] == [int(number == rank) for number in range(3)]
 
 
 def test_a_rank_that_hangs_takes_the_group_and_comes_back_without_meeting_it(make_group: MakeGroup) -> None:
@@ -119,7 +131,7 @@ def test_a_rank_that_hangs_takes_the_group_and_comes_back_without_meeting_it(mak
         assert "has not answered for" in group.ranks[0].shown()["cause"]["text"]
     finally:
         group.ranks[1].freeze(stopped=False)
-    restarted(group, view)
+    assert_restarted(group, view)
 
 
 def test_a_rank_that_was_asked_to_stop_is_waited_for_and_no_failure(make_group: MakeGroup) -> None:
@@ -128,8 +140,12 @@ def test_a_rank_that_was_asked_to_stop_is_waited_for_and_no_failure(make_group: 
     group.wait_for("serving")
     group.ranks[0].stop()
     wait_until(lambda: (group.ranks[1].status() or {}).get("state") == "gathering", "the worker to gather")
+    assert group.ranks[1].shown()["cause"]["asked"]
     group.ranks[0].start()
     group.wait_for("serving")
+    assert_one_view(group)
+    assert [rank.shown()["restarts"] for rank in group.ranks] == [0, 0]
+    assert group.ranks[1].codes == []
 
 
 def test_too_many_stops_fail_with_the_first_cause(make_group: MakeGroup) -> None:
@@ -138,15 +154,18 @@ def test_too_many_stops_fail_with_the_first_cause(make_group: MakeGroup) -> None
     group.wait_for("serving")
     view = group.alive()
     assert group.ranks[1].kill_child()
-    restarted(group, view)
+    assert_restarted(group, view)
     assert group.ranks[0].kill_child()
     group.wait_for("failed")
     for rank in group.ranks:
         assert "2 stops within 1800 s, the first: the engine of rank 1 on node-1" in rank.shown()["cause"]["text"]
     assert group.alive() == set()
+    started = len(group.events())
     group.ranks[1].kill()
     wait_until(lambda: len(group.ranks[1].codes) == 1, "the container's restart")
     group.wait_for("failed")
+    assert "the first: the engine of rank 1 on node-1" in group.ranks[1].shown()["cause"]["text"]
+    assert len(group.events()) == started
 
 
 def test_an_engine_that_never_served_is_not_tried_again(make_group: MakeGroup) -> None:
@@ -212,15 +231,19 @@ def test_a_crossed_floor_kills_trips_and_stays_so(make_group: MakeGroup) -> None
         text = rank.shown()["cause"]["text"]
         assert "rank 1 on node-1: MemAvailable" in text
         assert "below the floor; the floor is" in text
+    started = len(group.events())
     group.ranks[0].kill()
     wait_until(lambda: len(group.ranks[0].codes) == 1, "the container's restart")
     group.wait_for("tripped")
+    assert "rank 1 on node-1: MemAvailable" in group.ranks[0].shown()["cause"]["text"]
+    assert len(group.events()) == started
     for rank in group.ranks:
         rank.stop()
         rank.request["guard"]["floor_percent"] = 0.5
         (Path(rank.request["record_folder"]) / "memory.json").unlink()
     group.start()
     group.wait_for("serving")
+    assert_one_view(group)
 
 
 def test_memory_that_is_not_free_is_waited_for(make_group: MakeGroup) -> None:
@@ -316,13 +339,20 @@ def test_what_the_engine_leaves_behind_ends_with_it(make_group: MakeGroup) -> No
 
 def test_zombies_are_reaped(make_group: MakeGroup) -> None:
     def make_orphans(request: dict[str, Any]) -> None:
-        request.update(argv=["/bin/sh", "-c", "for i in 1 2 3 4 5; do (sleep 0.1 &) ; done; sleep 3600"])
+        orphans = "for i in 1 2 3 4 5; do (sleep 0.1 & echo orphan $!.); done; echo up; sleep 3600"
+        request.update(argv=["/bin/sh", "-c", orphans])
+
+    def processes() -> list[list[str]]:
+        return [line.split() for line in in_rank(group.ranks[0], ["ps", "-eo", "pid=,args="]).splitlines()]
 
     group = make_group(1, make_orphans)
     group.start()
-    group.wait_for("starting")
-    time.sleep(0.6)
-    wait_until(lambda: "Z" not in in_rank(group.ranks[0], ["ps", "-eo", "stat="]), "the zombies to go")
+    wait_until(lambda: "up\n" in group.ranks[0].words(), "the engine")
+    orphans = set(re.findall(r"orphan (\d+)\.", group.ranks[0].words()))
+    assert len(orphans) == 5
+    wait_until(lambda: not orphans & {number for number, *_ in processes()}, "the zombies to go")
+    assert group.states() == ["starting"]
+    assert ["sleep", "3600"] in [words for _, *words in processes()]
 
 
 def test_the_engine_gets_its_grace_and_its_exit_code_is_kept(make_group: MakeGroup) -> None:
@@ -391,4 +421,5 @@ def test_two_supervisors_of_one_rank_are_told_apart(make_group: MakeGroup) -> No
     wait_until(lambda: bool(twin.codes), "the twin's end")
     assert twin.codes == [78]
     assert "two containers of this rank run on this node" in twin.words()
-    group.wait_for("serving")
+    assert group.states() == ["serving"]
+    assert group.ranks[0].codes == []

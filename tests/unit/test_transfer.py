@@ -421,9 +421,10 @@ def test_a_killed_controller_leaves_no_process_and_the_next_one_goes_on(
 ) -> None:
     (receiver,) = large.receivers(1)
     text = (
-        "import sys, json; from ops.transfers import *; a = json.load(sys.stdin); p = lambda n: "
-        "Party(n, None, a['folder'], '127.0.0.1', 's'); fan_out(p('source'), a['source'], "
-        "[Receiver(p('node-1'), a['target'])], [TransferFile(*f) for f in a['files']], print)"
+        "import sys, json; from ops.transfers import *; a = json.load(sys.stdin); p = lambda n: Party(node=n, "
+        "connection=None, storage_folder=a['folder'], address='127.0.0.1', switch='s'); "
+        "fan_out(p('source'), a['source'], [Receiver(p('node-1'), a['target'])], "
+        "[TransferFile(*f) for f in a['files']], print)"
     )
     request = {
         "folder": str(large.folder),
@@ -518,9 +519,10 @@ def test_progress_names_bytes_rate_and_time_left() -> None:
 
 
 def test_progress_is_told_during_a_transfer(large: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fan_out_module, "_TELL_SECONDS", 0.01)
+    monkeypatch.setattr(fan_out_module, "_TELL_SECONDS", 0.001)
     carry(large, large.receivers(2), degree=1)
-    assert any(line.startswith("node-1: ") and line.endswith(" s left") for line in large.said)
+    # Either node may be the one that ends a moment after the other, too soon to be told of again.
+    assert any(line.startswith("node-") and line.endswith(" s left") for line in large.said)
 
 
 def test_who_broke_a_round() -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from ops import weights as weights_ops
 from ops.errors import OperationError
-from ops.transfers import Party
 from ops.weights import CONTROLLER, bring, manifest_of_node, missing
 from runtime.node import weights_sources
+from spec.party import Party
 from spec.release import WeightsSource
 from tests.checkpoints import REVISION, checkpoint, write_flat, write_hub
 from tests.folder_nodes import FABRIC, Nodes, delivery, node_source
