@@ -125,15 +125,16 @@ class Project:
         for name in ("__main__.py", "Pulumi.yaml", "spec", "components", "ops", "runtime", ".venv"):
             (folder / name).symlink_to(PROJECT / name)
         (folder / "catalog").symlink_to(catalog)
-        shutil.copytree(PROJECT / "patches", folder / "patches")
+        shutil.copytree(catalog.parent / "patches", folder / "patches")
 
     @property
     def cluster(self) -> Cluster:
         return self.catalog.cluster("test")
 
-    def image_reference(self) -> str:
+    def image_reference(self, image: str = "cheap") -> str:
         """Returns the tag of the image that the cheap deployment's ranks run."""
-        return plan_release("x", cheap_deployment(NODES[0]), Catalog(self.folder / "catalog")).image.reference
+        deployment = cheap_deployment(NODES[0]) | {"image": image}
+        return plan_release("x", deployment, Catalog(self.folder / "catalog")).image.reference
 
     def write(self, stack: str, deployment: dict[str, Any], comment: str = "") -> None:
         """Writes the stack file, keeping the salt that `stack init` put there, and secrets."""
@@ -265,9 +266,16 @@ def _steps(events: Path) -> list[Step]:
 
 
 def make_catalog(folder: Path, identity_file: Path) -> Path:
-    """Makes a catalogue for the tests: this project's entries, the tests' cluster, the cheap image and its model."""
+    """Makes a catalogue for the tests: this project's entries, the tests' cluster, the cheap images and their model.
+
+    The image `cheap` is the lab's after its first step, `patched` after all of them.
+    """
     shutil.copytree(PROJECT / "catalog", folder)
-    (folder.parent / "patches").symlink_to(PROJECT / "patches")
+    patches = folder.parent / "patches"
+    shutil.copytree(PROJECT / "patches", patches)
+    chain = yaml.safe_load((patches / "lab" / "chain.yaml").read_text())
+    (patches / "cheap").mkdir()
+    (patches / "cheap" / "chain.yaml").write_text(yaml.safe_dump(chain | {"steps": chain["steps"][:1]}))
     model = yaml.safe_load((folder / "models" / "lab.yaml").read_text())
     model["trained"]["seed"] = 2
     model["probes"] = [
@@ -277,7 +285,8 @@ def make_catalog(folder: Path, identity_file: Path) -> Path:
     image = yaml.safe_load((folder / "images" / "lab.yaml").read_text()) | CHEAP_IMAGE
     entries = {
         "clusters/test.yaml": cluster_data(identity_file),
-        "images/cheap.yaml": image,
+        "images/cheap.yaml": image | {"chain": "cheap"},
+        "images/patched.yaml": image,
         "models/cheap.yaml": model,
     }
     for name, data in entries.items():

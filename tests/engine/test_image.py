@@ -22,6 +22,11 @@ STEPS = ("image-01-spin-wait", "image-02-backend-gate", "image-03-pdl-gate", "im
 GROUP = {"main-generation", "main-test-1-rank0", "main-test-2-rank1", "main-ready"}
 
 
+def patched_deployment(*nodes: str) -> dict[str, Any]:
+    """Returns a deployment of the cheap engine in the image of the whole chain."""
+    return cheap_deployment(*nodes) | {"image": "patched"}
+
+
 def change_step(project: Project, name: str, change: Callable[[dict[str, Any]], None]) -> None:
     """Changes a step of the project's own copy of patches/."""
     path = project.folder / "patches" / "steps" / name / "step.yaml"
@@ -46,8 +51,8 @@ def tags(project: Project, node: str) -> set[str]:
 
 
 def test_a_change_in_one_step_is_named_with_all_that_follows(project: Project) -> None:
-    assert project.up("one", cheap_deployment("test-1", "test-2")).code == 0
-    old = project.image_reference()
+    assert project.up("one", patched_deployment("test-1", "test-2")).code == 0
+    old = project.image_reference("patched")
     change_step(project, "backend-gate", reword)
     preview = project.pulumi("preview", "--stack", "one", "--diff")
     assert preview.code == 0, preview.output
@@ -59,7 +64,7 @@ def test_a_change_in_one_step_is_named_with_all_that_follows(project: Project) -
 
     up = project.up("one")
     assert up.code == 0, up.output
-    before, after = (layers(project, "test-2", name) for name in (old, project.image_reference()))
+    before, after = (layers(project, "test-2", name) for name in (old, project.image_reference("patched")))
     assert before[:3] == after[:3], "the base and the first step are the same layers"
     assert before[3] != after[3]
     assert project.ask("test-1") == "17 x 23 = 391"
@@ -67,7 +72,7 @@ def test_a_change_in_one_step_is_named_with_all_that_follows(project: Project) -
     judged = judge(project)
     assert [one.is_right for one in judged] == [True, True]
     assert all(one.report and one.report["checks"] for one in judged)
-    project.on_node("test-2", f"docker tag {old} {project.image_reference()}")
+    project.on_node("test-2", f"docker tag {old} {project.image_reference('patched')}")
     right, exchanged = judge(project)
     assert right.is_right
     assert exchanged.first_other_layer == 3
@@ -80,7 +85,7 @@ def test_a_change_in_one_step_is_named_with_all_that_follows(project: Project) -
 
 def judge(project: Project, nodes: list[str] | None = None, reference: str | None = None) -> list[JudgedImage]:
     catalog = Catalog(project.folder / "catalog")
-    release = plan_release("one", cheap_deployment("test-1", "test-2"), catalog)
+    release = plan_release("one", patched_deployment("test-1", "test-2"), catalog)
     return judge_images(
         release, lambda name: catalog.chain(name, "catalog/images"), nodes or ["test-1", "test-2"], reference
     )
@@ -92,7 +97,7 @@ def changes_of(preview: Run) -> str:
 
 
 def test_the_words_of_a_step_are_not_part_of_it(project: Project) -> None:
-    assert project.up("one", cheap_deployment("test-1")).code == 0
+    assert project.up("one", patched_deployment("test-1")).code == 0
     change_step(project, "spin-wait", lambda described: described.update(purpose="Said in other words."))
     assert project.up("one").changed() == set()
 
@@ -109,7 +114,7 @@ def test_the_words_of_a_step_are_not_part_of_it(project: Project) -> None:
 def test_a_step_that_does_not_fit_ends_the_build_and_the_group_still_serves(
     project: Project, change: Callable[[dict[str, Any]], None], words: str
 ) -> None:
-    assert project.up("one", cheap_deployment("test-1")).code == 0
+    assert project.up("one", patched_deployment("test-1")).code == 0
     change_step(project, "pdl-gate", lambda described: change(described["edits"][0]))
     run = project.up("one")
     assert run.code != 0
@@ -127,7 +132,7 @@ def test_another_nccl_ends_the_build_and_names_version_and_step(project: Project
     described = yaml.safe_load((folder / "lab" / "chain.yaml").read_text())
     described["steps"] = ["nccl", "older-nccl"]
     (folder / "lab" / "chain.yaml").write_text(yaml.safe_dump(described))
-    run = project.up("one", cheap_deployment("test-1"))
+    run = project.up("one", patched_deployment("test-1"))
     assert run.code != 0
     assert Step("create", "image-01-nccl") in run.steps
     assert Step("create failed", "image-02-older-nccl") in run.steps
@@ -150,17 +155,17 @@ def place_nccl(step: Path, version: str) -> None:
 
 
 def test_old_images_are_kept_to_the_number_of_the_stack_and_others_are_left_alone(project: Project) -> None:
-    deployment = cheap_deployment("test-1", "test-2") | {"image_build": {"kept": 1}}
+    deployment = patched_deployment("test-1", "test-2") | {"image_build": {"kept": 1}}
     assert project.up("one", deployment).code == 0
-    project.on_node("test-2", f"docker tag {project.image_reference()} somebody/else:1")
-    references = [project.image_reference()]
+    project.on_node("test-2", f"docker tag {project.image_reference('patched')} somebody/else:1")
+    references = [project.image_reference("patched")]
     for word in ("second", "third"):
         change_step(
             project, "spin-wait", lambda described, word=word: described["edits"][0].update(rewritten(described, word))
         )
         run = project.up("one")
         assert run.code == 0, run.output
-        references.append(project.image_reference())
+        references.append(project.image_reference("patched"))
     for node in ("test-1", "test-2"):
         assert {name for name in tags(project, node) if "/chain:" in name} == set(references[1:])
     assert "somebody/else:1" in tags(project, "test-2")
@@ -174,16 +179,16 @@ def rewritten(described: dict[str, Any], word: str) -> dict[str, Any]:
 
 
 def test_a_build_that_adds_no_layer_is_an_error(project: Project) -> None:
-    assert project.up("one", cheap_deployment("test-1")).code == 0
-    parent = project.image_reference()
+    assert project.up("one", patched_deployment("test-1")).code == 0
+    parent = project.image_reference("patched")
     with pytest.raises(NodeError, match=r"nothing: the build added no layer to gb10-serving/chain:\w+"):
         build(project, parent, f"FROM {parent}\nLABEL a=b\n")
     assert "gb10-serving/step:nothing" not in tags(project, "test-1")
 
 
 def test_a_build_that_takes_too_long_is_ended(project: Project) -> None:
-    assert project.up("one", cheap_deployment("test-1")).code == 0
-    parent = project.image_reference()
+    assert project.up("one", patched_deployment("test-1")).code == 0
+    parent = project.image_reference("patched")
     with pytest.raises(NodeError, match="not built within 2 s"):
         build(project, parent, f"FROM {parent}\nRUN echo begun && sleep 100\n", limit_seconds=2)
     assert "begun" in project.on_node("test-1", "cat /var/lib/gb10-serving/logs/images/nothing.log")
@@ -215,8 +220,8 @@ def build(project: Project, parent: str, dockerfile: str, limit_seconds: int = 6
 
 
 def test_an_image_that_a_node_lost_is_brought_back_by_one_replacement(project: Project) -> None:
-    assert project.up("one", cheap_deployment("test-1", "test-2")).code == 0
-    image = project.image_reference()
+    assert project.up("one", patched_deployment("test-1", "test-2")).code == 0
+    image = project.image_reference("patched")
     assert project.destroy("one").code == 0
     project.on_node("test-2", f"docker rmi {image}")
     run = project.up("one")
