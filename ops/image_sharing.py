@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from ops.errors import OperationError
 from ops.remote import run_on_node
-from ops.transfers import Receiver, TransferFile, fan_out
+from ops.transfers import Receiver, TransferFile, brought
 from spec.party import Party
 
 _LONG_SECONDS = 4 * 3600
@@ -92,10 +92,11 @@ def _send(
     sizes = {f"sha256:{file.sha256}": file.size_bytes for file in files if f"sha256:{file.sha256}" in image.layers}
     close = [node for node, found in receivers.items() if not _has_ample_room(found, sum(sizes.values()))]
     _on_all(close, lambda node: _run(node, "image-missing", _room(image, node, sizes)))
-    received = fan_out(
-        source, exported["folder"], [Receiver(node, _folder(image, node)) for node in receivers], files, _report
-    )
-    for node, answer in _on_all(list(receivers), lambda node: _run(node, "image-load", _load(image, node, held))):
+    targets = [Receiver(node, _folder(image, node)) for node in receivers]
+    # Until the image is loaded no other share may take what came for the remains of one that was given up.
+    with brought(source, exported["folder"], targets, files, _report) as received:
+        loaded = _on_all(list(receivers), lambda node: _run(node, "image-load", _load(image, node, held)))
+    for node, answer in loaded:
         if answer["needs_all"]:
             _report(f"{node.node}: {answer['why']}; all layers are sent")
             refused[node] = receivers[node]
@@ -116,11 +117,12 @@ def _asked(image: SharedImage, node: Party) -> dict[str, Any]:
         "layers": image.layers,
         "architecture": image.architecture,
         "storage_folder": node.storage_folder,
+        "folder": _folder(image, node),
     }
 
 
 def _room(image: SharedImage, node: Party, sizes: dict[str, int]) -> dict[str, Any]:
-    return {**_asked(image, node), "missing_sizes": sizes, "folder": _folder(image, node)}
+    return {**_asked(image, node), "missing_sizes": sizes}
 
 
 def _load(image: SharedImage, node: Party, held: int) -> dict[str, Any]:

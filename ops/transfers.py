@@ -2,6 +2,7 @@
 
 import queue
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,10 +89,19 @@ def fan_out(
         OperationError: a node cannot be reached, has too little disk or keeps getting wrong bytes; names node and
             file. Receivers that could be served have been served.
     """
+    with brought(source, source_folder, receivers, files, report) as received:
+        return received
+
+
+@contextmanager
+def brought(
+    source: Party, source_folder: str, receivers: Sequence[Receiver], files: Sequence[TransferFile], report: Report
+) -> Iterator[dict[str, Received]]:
+    """Brings files as `fan_out` does; while the context lasts, no other transfer gets the receivers' folders."""
     _require_distinct(source, receivers)
     _require_paths(files)
     with FanOut(source, source_folder, receivers, files, report) as transfer:
-        return {
+        yield {
             node: Received(
                 node,
                 member.moved_bytes,

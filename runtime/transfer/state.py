@@ -5,11 +5,13 @@ content was hashed) and `parts/` (two files for each file on its way: the bytes,
 ends at a multiple of CHUNK_BYTES, one line each).
 """
 
+import contextlib
 import fcntl
 import hashlib
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +22,7 @@ from runtime.transfer.errors import TransferError
 from runtime.transfer.frames import CHUNK_BYTES
 
 SUM_LINE_BYTES = 65
+_STATE_SUFFIX = ".transfer"
 
 
 @dataclass(frozen=True)
@@ -67,11 +70,17 @@ class FolderState:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._state = folder.with_name(f".{folder.name}.transfer")
+        self._state = folder.with_name(f".{folder.name}{_STATE_SUFFIX}")
+        self._lock_file = self._state / "lock"
         self._parts = self._state / "parts"
         self._verified = self._state / "verified"
         self._lock: int | None = None
         self._safe_parents: set[str] = set()
+
+    @property
+    def holds_files(self) -> bool:
+        """Whether anything is in place or has begun to arrive."""
+        return self.folder.exists() or any(self._parts.glob("*"))
 
     def try_lock(self) -> bool:
         """Takes the folder for one transfer unless another one has it; ends with this process and its children.
@@ -79,22 +88,16 @@ class FolderState:
         Raises:
             TransferError: the folder cannot be made, or what is renamed into it would cross file systems.
         """
-        try:
-            self._parts.mkdir(parents=True, exist_ok=True)
+        if not self._take():
+            return False
+        with _making():
+            self._parts.mkdir(exist_ok=True)
             self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise TransferError(f"cannot make {error.filename}: {error.strerror}") from error
         if self._parts.stat().st_dev != self.folder.stat().st_dev:
             raise TransferError(
                 f"{self.folder} is on another file system than its parent, so that files cannot be renamed into it in "
                 f"one step: choose a folder inside it"
             )
-        if self._lock is None:
-            self._lock = os.open(self._state / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
         return True
 
     def unlock(self) -> None:
@@ -102,6 +105,50 @@ class FolderState:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+    def discard(self) -> bool:
+        """Removes the folder and what is beside it, unless a transfer has it; tells whether they are gone.
+
+        Raises:
+            TransferError: its lock cannot be made.
+            OSError: something cannot be removed.
+        """
+        if not self._take():
+            return False
+        try:
+            for folder in (self.folder, self._parts):
+                if folder.exists():
+                    shutil.rmtree(folder)
+            for path in self._state.iterdir():
+                if path != self._lock_file:
+                    path.unlink()
+            # Last, since whoever comes from then on makes another lock and begins.
+            self._lock_file.unlink()
+            with contextlib.suppress(OSError):
+                self._state.rmdir()
+        finally:
+            self.unlock()
+        return True
+
+    def _take(self) -> bool:
+        """Takes the lock unless another one has it."""
+        while self._lock is None:
+            with _making():
+                self._state.mkdir(parents=True, exist_ok=True)
+            try:
+                lock = os.open(self._lock_file, os.O_RDWR | os.O_CREAT, 0o644)
+            except FileNotFoundError:
+                continue  # the folder was discarded at this moment
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(lock)
+                return False
+            if _is_file(self._lock_file, lock):
+                self._lock = lock
+            else:
+                os.close(lock)  # it was discarded between opening and locking
+        return True
 
     def target(self, file: WantedFile) -> str:
         """Returns where the file belongs."""
@@ -203,6 +250,29 @@ class FolderState:
     def free_bytes(self) -> int:
         """Returns what may still be written."""
         return shutil.disk_usage(self._state).free
+
+
+def transfer_folders(parent: Path) -> list[Path]:
+    """Returns the folders in `parent` into which a transfer was begun, whether or not anything is in place there."""
+    names = [path.name for path in parent.iterdir() if path.is_dir()] if parent.is_dir() else []
+    states = {name[1 : -len(_STATE_SUFFIX)] for name in names if name.startswith(".") and name.endswith(_STATE_SUFFIX)}
+    return [parent / name for name in sorted(states | {name for name in names if not name.startswith(".")})]
+
+
+@contextlib.contextmanager
+def _making() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise TransferError(f"cannot make {error.filename}: {error.strerror}") from error
+
+
+def _is_file(path: Path, descriptor: int) -> bool:
+    """Tells whether an open file is still the one of this path."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 def _entry(line: bytes) -> tuple[str, Stamp] | None:

@@ -4,7 +4,10 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -12,6 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ops import image_sharing
+from ops.image_sharing import SharedImage, share_image
+from ops.transfers import Received, Receiver
 from runtime.common.image_identity import image_identity
 from runtime.node.errors import NodeTaskError
 from runtime.node.image import export as image_export
@@ -22,6 +28,10 @@ from runtime.node.image.archive import Parts, write_archive
 from runtime.node.image.missing import Held
 from runtime.node.image.room import check_room
 from runtime.node.image.store import CLASSIC, CONTAINERD, ImageStore, common_prefix, refuse_other_architecture
+from runtime.transfer.state import FolderState
+from spec.connection import Connection
+from spec.party import Party
+from tests.folder_nodes import delivery
 from tests.image_archives import HandMade, compressed, digest, random_layer
 
 LOW, PATCH = random_layer("low", 50_000), random_layer("patch", 7_000)
@@ -98,6 +108,7 @@ def test_zstd_without_the_program_is_an_error_in_words(monkeypatch: pytest.Monke
 DOCKER = """#!/bin/sh
 case "$1 $2" in
 "image inspect") cat "$0.inspect" ;;
+"image ls") ;;
 "info --format") echo '{"ServerVersion": "1", "Architecture": "x86_64", "DockerRootDir": "/", "DriverStatus": []}' ;;
 save*)
     echo save >> "$0.calls"
@@ -229,6 +240,104 @@ def test_a_file_that_is_there_already_needs_no_room(tmp_path: Path) -> None:
     assert image_missing.arrived(tmp_path, "sha256:a", 3)
     assert not image_missing.arrived(tmp_path, "sha256:a", 4)
     assert not image_missing.arrived(tmp_path, "sha256:b", 3)
+
+
+def given_up(incoming: Path, name: str) -> FolderState:
+    """Returns the folder of a transfer that ended in the middle: one layer in place, another one begun."""
+    folder, beginnings = incoming / name, incoming / f".{name}.transfer" / "parts"
+    for path in (folder / "layer.tar", beginnings / "begun"):
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"123")
+    return FolderState(folder)
+
+
+def ask_what_is_missing(storage: Path, image: HandMade, folder: str) -> dict[str, Any]:
+    identity = image_identity(image.diff_ids, json.loads(image.config)["config"], "amd64")
+    return image_missing.missing(
+        {
+            "reference": image.reference,
+            "identity": identity,
+            "layers": image.diff_ids,
+            "architecture": "amd64",
+            "storage_folder": str(storage),
+            "folder": str(storage / "images/incoming" / folder),
+        }
+    )
+
+
+def test_what_other_images_left_goes_when_nobody_has_it_and_an_image_is_asked_for(
+    docker: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert docker.exists()
+    incoming = tmp_path / "images" / "incoming"
+    for name in ("own", "old", "begun"):
+        given_up(incoming, name)
+    shutil.rmtree(incoming / "begun")
+    (incoming / ".loaded.transfer").mkdir()
+    used = given_up(incoming, "used")
+    assert used.try_lock()
+    assert not ask_what_is_missing(tmp_path, DOUBLED, "own")["present"]
+    assert sorted(path.name for path in incoming.iterdir()) == [".own.transfer", ".used.transfer", "own", "used"]
+    assert [path.name for path in incoming.rglob("*") if path.is_file()].count("begun") == 2
+    told = capsys.readouterr().err
+    assert [name for name in ("own", "old", "begun", "loaded", "used") if f"removed {incoming}/{name}:" in told] == [
+        "old",
+        "begun",
+    ]
+    used.unlock()
+    ask_what_is_missing(tmp_path, DOUBLED, "own")
+    assert sorted(path.name for path in incoming.iterdir()) == [".own.transfer", "own"]
+    assert (incoming / "own" / "layer.tar").read_bytes() == b"123"
+
+
+def test_what_an_image_left_goes_when_the_node_has_it_by_now(docker: Path, tmp_path: Path) -> None:
+    assert docker.exists()
+    given_up(tmp_path / "images" / "incoming", "own")
+    assert ask_what_is_missing(tmp_path, IMAGE, "own")["present"]
+    assert list((tmp_path / "images" / "incoming").iterdir()) == []
+
+
+def test_what_cannot_be_removed_is_told_and_stops_nothing(
+    docker: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert docker.exists()
+    given_up(tmp_path / "images" / "incoming", "old")
+    (tmp_path / "images" / "incoming" / ".old.transfer" / "lock").mkdir()
+    assert not ask_what_is_missing(tmp_path, DOUBLED, "own")["present"]
+    assert "old is left over from a transfer that was given up and cannot be removed" in capsys.readouterr().err
+
+
+def test_layers_are_loaded_while_the_transfer_still_has_their_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    folder = f"/storage/images/incoming/{'a' * 32}"
+    free = {"docker_free_bytes": 1 << 50, "storage_free_bytes": 1 << 50}
+    answers = {
+        "image-missing": {"present": False, "held": 0, **free},
+        "image-export": {"folder": "/outgoing", "files": []},
+        "image-load": {"loaded": True, "needs_all": False, "why": None},
+        "image-discard-export": {"removed": True},
+    }
+
+    def run_on_node(_: Connection, storage: str, verb: str, request: dict[str, Any], **__: Any) -> Any:
+        assert storage == "/storage"
+        assert request.get("folder", folder) == folder
+        said.append(verb)
+        return answers[verb]
+
+    @contextmanager
+    def brought(source: Party, exported: str, receivers: list[Receiver], *_: Any) -> Iterator[dict[str, Received]]:
+        assert (source.node, exported) == ("a", "/outgoing")
+        assert [(one.party.node, one.folder) for one in receivers] == [("b", folder)]
+        said.append("taken")
+        yield {"b": Received("b", 5, 0)}
+        said.append("given back")
+
+    monkeypatch.setattr(image_sharing, "run_on_node", run_on_node)
+    monkeypatch.setattr(image_sharing, "brought", brought)
+    source, receiver = delivery("a", "b").parties.values()
+    image = SharedImage(IMAGE.reference, f"sha256:{'a' * 64}", tuple(IMAGE.diff_ids), "amd64")
+    assert share_image(image, source, [receiver]) == {"b": 5}
+    assert said == ["image-missing", "image-export", "taken", "image-load", "given back", "image-discard-export"]
 
 
 def test_an_image_for_another_processor_is_refused_with_both_names() -> None:

@@ -1,6 +1,7 @@
 """The transfer engine with nodes that are processes on loopback: what it brings, and what breaks it and what not."""
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -20,8 +21,9 @@ import pytest
 from ops import fan_out as fan_out_module
 from ops.errors import OperationError
 from ops.fan_out import Break, FanOut, Member, guilty, progress_line
-from ops.transfers import Receiver, TransferFile, fan_out, inspect
+from ops.transfers import Receiver, TransferFile, brought, fan_out, inspect
 from runtime.transfer.frames import CHUNK_BYTES
+from runtime.transfer.state import FolderState
 from tests.transfer_faults import LOOPBACK, Scene, Wire, kill_some, local_party, processes_of, sending_processes
 
 MEBI = 1 << 20
@@ -116,6 +118,50 @@ def test_a_relay_serves_what_it_has_to_those_behind_it(filled: Scene) -> None:
     filled.assert_complete([first, second])
     assert done["node-1"].moved_bytes == sum(file.size_bytes for file in filled.files[6:])
     assert done["node-2"].moved_bytes == sum(file.size_bytes for file in filled.files[:6])
+
+
+def test_what_was_brought_is_kept_from_others_until_it_was_used(filled: Scene) -> None:
+    (receiver,) = filled.receivers(1)
+    folder = Path(receiver.folder)
+    with brought(filled.source, str(filled.source_folder), [receiver], filled.files, filled.said.append) as received:
+        assert received["node-1"].moved_bytes == total(filled)
+        filled.assert_complete([receiver])
+        assert not FolderState(folder).try_lock()
+        assert not FolderState(folder).discard()
+    filled.assert_complete([receiver])
+    assert FolderState(folder).discard()
+    assert list(folder.parent.iterdir()) == []
+
+
+def test_who_waited_for_a_folder_that_was_discarded_begins_anew_and_alone(scene: Scene) -> None:
+    folder = scene.folder / "node" / "model"
+    first, second, third = (FolderState(folder) for _ in range(3))
+    assert first.try_lock()
+    (folder / "file").touch()
+    assert not second.try_lock()
+    assert first.discard()
+    assert second.try_lock()
+    assert list(folder.iterdir()) == []
+    assert not third.try_lock()
+
+
+def test_a_folder_that_is_discarded_while_somebody_takes_it_is_not_taken_twice(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = scene.folder / "node" / "model"
+    first, second, third = (FolderState(folder) for _ in range(3))
+    assert first.try_lock()
+    lock = fcntl.flock
+
+    def discard_and_lock(descriptor: int, operation: int) -> None:
+        monkeypatch.undo()
+        assert first.discard()
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", discard_and_lock)
+    assert second.try_lock()
+    assert folder.is_dir()
+    assert not third.try_lock()
 
 
 def test_inspection_tells_what_is_missing_and_deep_finds_a_flipped_byte(filled: Scene) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from runtime.node.errors import NodeTaskError
 from runtime.node.image.content import identity
+from runtime.node.image.incoming import remove_given_up
 from runtime.node.image.room import check_room, free_bytes
 from runtime.node.image.saved import SavedLayer, forget_absent, saved_image
 from runtime.node.image.store import (
@@ -39,9 +40,10 @@ def missing(request: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         request: `layers` (diff ids, lowest first), `architecture` (of the image), `storage_folder`; with `reference`
-            and `identity` an image that is here under that name is compared first; with
-            `missing_sizes` (uncompressed bytes by diff id) and `folder` (where the files will arrive) the room is
-            checked too, and files that are there already are not counted again.
+            and `identity` an image that is here under that name is compared first; with `folder` (where the files will
+            arrive) what other images left beside it is removed, if their transfer was given up; with `missing_sizes`
+            (uncompressed bytes by diff id) the room is checked too, and files that are there already are not counted
+            again.
 
     Returns:
         `present` (the image itself is here), `held`, `image_store` (`classic` or `containerd`), `docker_folder`,
@@ -54,6 +56,8 @@ def missing(request: dict[str, Any]) -> dict[str, Any]:
     refuse_other_architecture(store, request["architecture"])
     present = "reference" in request and identity(request)["identity"] == request["identity"]
     held = Held(len(request["layers"])) if present else held_layers(store, request["layers"], storage_folder)
+    if "folder" in request:
+        remove_given_up(Path(request["folder"]), is_wanted=not present)
     sizes = request.get("missing_sizes")
     if sizes is not None:
         folder = Path(request["folder"])
