@@ -35,16 +35,18 @@ class Deployment(pulumi.ComponentResource):
         rank_nodes = {name: nodes[name] for name in release.rank_nodes}
         image = ModelImage("image", release.image, nodes[release.image.build_on], rank_nodes, child)
         weights = [ModelWeights(plan, rank_nodes, child) for plan in release.weights]
+        router = None
+        if release.router and release.active:
+            router = Router(release, release.router, nodes[release.router.node], hooks, child)
+        first: list[pulumi.Resource] = [router.settings] if router else []
         self.groups = {
-            group.name: ServingGroup(group.name, release, group, nodes, image, weights, hooks, secrets, child)
+            group.name: ServingGroup(group.name, release, group, nodes, image, weights, first, hooks, secrets, child)
             for group in release.running_groups
         }
         if not release.active:
             pulumi.log.info("parked (active: false): no ranks and no claims; image and weights stay", self)
-        ReleaseHistory(release, [group.readiness for group in self.groups.values()], child)
+        proofs: list[pulumi.Resource] = [group.readiness for group in self.groups.values()]
+        ReleaseHistory(release, proofs, child)
         self.endpoints = pulumi.Output.all(**{name: group.endpoint for name, group in self.groups.items()})
-        self.front: pulumi.Output[str] | None = None
-        if release.router and release.active:
-            proofs: list[pulumi.Resource] = [group.readiness for group in self.groups.values()]
-            self.front = Router(release, release.router, nodes[release.router.node], proofs, hooks, child).url
+        self.front = router.proven_by(proofs) if router else None
         self.register_outputs({"endpoints": self.endpoints})

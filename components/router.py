@@ -18,7 +18,7 @@ class Router(pulumi.ComponentResource):
     Its settings are changed in place, without closing a connection; only another image replaces the container.
 
     Attributes:
-        url: where users reach it, known once it sends requests to every group.
+        settings: done once the port is the router's and it takes its settings; before that no group is touched.
     """
 
     def __init__(
@@ -26,7 +26,6 @@ class Router(pulumi.ComponentResource):
         release: Release,
         plan: RouterPlan,
         node: Node,
-        groups: list[pulumi.Resource],
         hooks: Hooks,
         opts: pulumi.ResourceOptions,
     ) -> None:
@@ -36,19 +35,35 @@ class Router(pulumi.ComponentResource):
             release: the whole deployment.
             plan: the router.
             node: where it runs.
-            groups: what says that a group answered right.
             hooks: what is done before the container is created.
             opts: with the parent.
         """
         super().__init__("gb10-serving:router:Router", "router", None, opts)
         self._release, self._plan, self._node = release, plan, node
         image = self._image()
-        settings = self._settings(image)
-        container = self._container(image, settings, hooks)
-        ready = self._ready(container, [settings, *groups])
-        address = node.plan.connection.address
-        self.url = ready.stdout.apply(lambda _: f"http://{address}:{plan.port}/v1")
-        self.register_outputs({"url": self.url})
+        self.settings = self._settings(image)
+        self._router = self._container(image, hooks)
+        self.register_outputs({})
+
+    def proven_by(self, groups: list[pulumi.Resource]) -> pulumi.Output[str]:
+        """Declares the proof that it sends requests to every group; another container has to prove it again.
+
+        Args:
+            groups: what says that a group answered right.
+
+        Returns:
+            Where users reach it.
+        """
+        ready = task(
+            "router-ready",
+            "router-ready",
+            {**self._node.request, **router_ready_request(self._release, self._plan)},
+            parent=self,
+            depends_on=[self._router, self.settings, *groups],
+            triggers=[self._router.id],
+        )
+        address, port = self._node.plan.connection.address, self._plan.port
+        return ready.stdout.apply(lambda _: f"http://{address}:{port}/v1")
 
     def _image(self) -> command.local.Command:
         return task(
@@ -70,9 +85,7 @@ class Router(pulumi.ComponentResource):
             delete_verb="remove-router",
         )
 
-    def _container(
-        self, image: command.local.Command, settings: command.local.Command, hooks: Hooks
-    ) -> docker.Container:
+    def _container(self, image: command.local.Command, hooks: Hooks) -> docker.Container:
         plan = self._plan
         return docker.Container(
             f"router-{self._node.name}",
@@ -92,19 +105,8 @@ class Router(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions(
                 parent=self,
                 provider=self._node.docker,
-                depends_on=[settings],
+                depends_on=[self.settings],
                 delete_before_replace=True,
                 hooks=pulumi.ResourceHookBinding(before_create=[hooks.before_router_create]),
             ),
-        )
-
-    def _ready(self, container: docker.Container, before: list[pulumi.Resource]) -> command.local.Command:
-        """Waits until the router sends requests to every group; another container has to prove it again."""
-        return task(
-            "router-ready",
-            "router-ready",
-            {**self._node.request, **router_ready_request(self._release, self._plan)},
-            parent=self,
-            depends_on=[container, *before],
-            triggers=[container.id],
         )

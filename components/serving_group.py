@@ -38,11 +38,12 @@ class ServingGroup(pulumi.ComponentResource):
         nodes: dict[str, Node],
         image: ModelImage,
         weights: list[ModelWeights],
+        first: list[pulumi.Resource],
         hooks: Hooks,
         secrets: Secrets,
         opts: pulumi.ResourceOptions,
     ) -> None:
-        """Declares everything that makes the group run and prove itself."""
+        """Declares everything that makes the group run and prove itself; nothing of it stops before `first` is done."""
         super().__init__("gb10-serving:serving:ServingGroup", name, None, opts)
         self._name, self._release, self._group, self._nodes = name, release, group, nodes
         self._hooks = hooks
@@ -51,7 +52,7 @@ class ServingGroup(pulumi.ComponentResource):
             preflight(f"{name}-{rank.node}-preflight", release, group, rank, nodes[rank.node], image, weights, self)
             for rank in group.ranks
         ]
-        taken = self._take_nodes(preflights)
+        taken = self._take_nodes([*first, *preflights])
         claims: list[pulumi.Resource] = [self._claim(rank, taken) for rank in group.ranks]
         before: list[pulumi.Resource] = [*claims, *self._turn(claims)]
         kept = RankSecrets(f"{name}-secrets", group, nodes, secrets, claims, self)
@@ -72,7 +73,7 @@ class ServingGroup(pulumi.ComponentResource):
         )
         self.register_outputs({"endpoint": self.endpoint})
 
-    def _take_nodes(self, preflights: list[pulumi.Resource]) -> command.local.Command:
+    def _take_nodes(self, before: list[pulumi.Resource]) -> command.local.Command:
         """Takes all nodes or none; a claim per node stands for each, so that one that leaves the group is freed."""
         return task(
             f"{self._name}-claims",
@@ -83,7 +84,7 @@ class ServingGroup(pulumi.ComponentResource):
                 "group": self._group.name,
             },
             parent=self,
-            depends_on=preflights,
+            depends_on=before,
             delete_verb="free-nodes",
         )
 

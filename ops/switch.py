@@ -28,11 +28,11 @@ from ops.stack_images import bring_image, build_image
 from ops.stack_state import await_lock, ensure_stack, resources
 from ops.stacks import planned
 from ops.weights import bring, delivery_of
-from spec.asking import preflight_checks
+from spec.asking import preflight_checks, router_request
 from spec.base import canonical_json
 from spec.catalog import Catalog, refuse_unclean_file
 from spec.handover import Handover, hand_over, machine_of
-from spec.release import GroupPlan, RankPlan, Release
+from spec.release import Release
 
 _FREE_WITHIN_SECONDS = 120
 """How long memory and ports of a rank that has gone may take to be free; they lag behind its container."""
@@ -246,19 +246,23 @@ def _refuse_held_nodes(plan: Plan) -> None:
 
 
 def _preflights(release: Release, brought: Brought, leaving: list[str]) -> list[str]:
-    """Returns what stands in the way of ranks, by node, as `up` will find it."""
+    """Returns what stands in the way of ranks and router, by node, as `up` will find it."""
 
-    def look(group: GroupPlan, rank: RankPlan) -> str | None:
-        checks = preflight_checks(release, group, rank, brought.image, brought.manifests)
-        moment = {"leaving": leaving, "controller_seconds": time.time()}
+    def look(node: str, verb: str, checks: dict[str, Any]) -> str | None:
         try:
-            _ask(release, rank.node, "preflight", {**checks, **moment})
+            _ask(release, node, verb, {**checks, "leaving": leaving, "controller_seconds": time.time()})
         except NodeError as error:
             return str(error)
         return None
 
-    jobs = [lambda group=group, rank=rank: look(group, rank) for group in release.groups for rank in group.ranks]
-    return [text for text in _on_all(jobs) if text]
+    asked = [
+        (rank.node, "preflight", preflight_checks(release, group, rank, brought.image, brought.manifests))
+        for group in release.groups
+        for rank in group.ranks
+    ]
+    if release.router:
+        asked.append((release.router.node, "router-preflight", router_request(release, release.router)))
+    return [text for text in _on_all([lambda one=one: look(*one) for one in asked]) if text]
 
 
 def _await_free(release: Release, brought: Brought, report: Report) -> None:

@@ -42,7 +42,7 @@ class _Place(Strict):
 
 
 def find_conflicts(planned: Sequence[Release], claims: Sequence[Claim]) -> tuple[Conflict, ...]:
-    """Returns where one of these stacks could not be deployed beside the others.
+    """Returns where one of these stacks could not be deployed beside the others, or in place of what it runs now.
 
     Args:
         planned: Releases of different stacks that are to run at the same time.
@@ -50,7 +50,9 @@ def find_conflicts(planned: Sequence[Release], claims: Sequence[Claim]) -> tuple
     """
     reviewed = {release.stack for release in planned}
     held = {one.machine: _Place(stack=one.stack, group=one.group) for one in claims if one.stack not in reviewed}
+    own = {(one.stack, one.machine): one.group for one in claims}
     wanted: dict[str, _Place] = {}
+    regrouped: dict[tuple[str, str, str], list[str]] = {}
     both: dict[tuple[str, str, str, str], list[str]] = {}
     taken: dict[tuple[str, str, str, str], list[str]] = {}
     for release in planned:
@@ -59,10 +61,14 @@ def find_conflicts(planned: Sequence[Release], claims: Sequence[Claim]) -> tuple
             for others, found in ((wanted, both), (held, taken)):
                 if other := others.get(machine):
                     found.setdefault((release.stack, occupant.group, other.stack, other.group), []).append(node)
+            now = own.get((release.stack, machine), occupant.group)
+            if now != occupant.group:
+                regrouped.setdefault((release.stack, occupant.group, now), []).append(node)
             wanted.setdefault(machine, _Place(stack=release.stack, group=occupant.group))
     return (
         *(_both_want(nodes, *key) for key, nodes in both.items()),
         *(_held(nodes, *key) for key, nodes in taken.items()),
+        *(_regrouped(nodes, *key) for key, nodes in regrouped.items()),
     )
 
 
@@ -82,4 +88,13 @@ def _held(nodes: list[str], stack: str, group: str, other: str, other_group: str
         stacks=(stack, other),
         text=f"{', '.join(nodes)}: held by {other} (group {other_group}), so `up` of {stack} (group {group}) would be "
         f"refused. Way out: `./fleet switch {other} {stack}`, or other nodes",
+    )
+
+
+def _regrouped(nodes: list[str], stack: str, group: str, now: str) -> Conflict:
+    return Conflict(
+        nodes=tuple(nodes),
+        stacks=(stack, stack),
+        text=f"{', '.join(nodes)}: run group {now} of {stack} now, so `up` would refuse to start group {group} there: "
+        "within one stack a node changes groups only once it is free. Way out: deploy it with `active: false` first",
     )

@@ -52,6 +52,7 @@ VERBS = {
     "rail-bytes": "runtime.node.watch:rail_bytes",
     "probe": "runtime.node.probes:probe",
     "status": "runtime.node.status:status",
+    "router-preflight": "runtime.node.router:preflight",
     "router-settings": "runtime.node.router:settle",
     "remove-router": "runtime.node.router:remove",
     "clear-router": "runtime.node.router:clear",

@@ -100,6 +100,21 @@ def refuse_other_stack(request: dict[str, Any]) -> None:
     _refuse(request, holder(request))
 
 
+def refuse_other_group(request: dict[str, Any]) -> None:
+    """Raises NodeTaskError if another group of the same `stack` runs here: new groups come before old ones are gone."""
+    groups = {
+        one["group"]
+        for one in _rank_containers()
+        if one["stack"] == request["stack"] and one["group"] != request["group"] and one["state"] == "running"
+    }
+    if groups:
+        raise NodeTaskError(
+            f"this node runs group {', '.join(sorted(groups))} of this stack, and within one stack a node changes "
+            f"groups only once it is free. Way out: set `active: false` in Pulumi.{request['stack']}.yaml and `pulumi "
+            "up`, then the new groups without it and `pulumi up` again"
+        )
+
+
 def _refuse(request: dict[str, Any], found: dict[str, Any] | None) -> None:
     if found is None or found["stack"] in (request["stack"], *request.get("leaving", ())):
         return

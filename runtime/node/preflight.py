@@ -1,5 +1,6 @@
 """May this node run its rank, once the ranks that make room are gone? Looks at everything and changes nothing."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,8 @@ def preflight(request: dict[str, Any]) -> dict[str, Any]:
     """
     own = process_ids(_leaving_containers(request))
     found = [
-        _claim(request),
+        _claim(claims.refuse_other_stack, request),
+        _claim(claims.refuse_other_group, request),
         _image(request["image"]),
         *(_weights(expected) for expected in request["weights"]),
         checks.mount_sources(request["mounts"]),
@@ -59,9 +61,9 @@ def _leaving_containers(request: dict[str, Any]) -> list[str]:
     return [*containers_labelled(stack=request["stack"], group=request["group"]), *others]
 
 
-def _claim(request: dict[str, Any]) -> str | None:
+def _claim(refuse: Callable[[dict[str, Any]], None], request: dict[str, Any]) -> str | None:
     try:
-        claims.refuse_other_stack(request)
+        refuse(request)
     except NodeTaskError as error:
         return f"claim: {error}"
     return None

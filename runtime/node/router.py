@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime.node import checks
-from runtime.node.docker import docker, inspect
+from runtime.node.docker import containers_labelled, docker, inspect
 from runtime.node.errors import NodeTaskError
 from runtime.node.ranks import process_ids
 
@@ -15,6 +15,24 @@ _SETTINGS, _SOCKET, _STATES = "haproxy.cfg", "admin.sock", "states"
 _ANSWER_SECONDS = 5.0
 _RELOAD_SECONDS = 20.0
 _POLL_SECONDS = 0.2
+
+
+def preflight(request: dict[str, Any]) -> dict[str, Any]:
+    """May this node run the router, once what makes room is gone? Changes nothing.
+
+    Args:
+        request: `container`, `stack`, `port`, `leaving` (names of stacks that will be gone before).
+
+    Raises:
+        NodeTaskError: the port is taken, or the container's name is.
+    """
+    own = inspect("container", request["container"])
+    _refuse_foreign(own, request)
+    others = [name for stack in request["leaving"] for name in containers_labelled(stack=stack)]
+    taken = checks.port(request["port"], process_ids([*others, *([request["container"]] if own else [])]))
+    if taken:
+        raise NodeTaskError(f"router: {taken}")
+    return {"passed": True}
 
 
 def settle(request: dict[str, Any]) -> dict[str, Any]:
@@ -27,11 +45,8 @@ def settle(request: dict[str, Any]) -> dict[str, Any]:
     Raises:
         NodeTaskError: the port is taken, the settings are refused, or the running router did not take them over.
     """
+    preflight({**request, "leaving": []})
     own = inspect("container", request["container"])
-    _refuse_foreign(own, request)
-    taken = checks.port(request["port"], process_ids([request["container"]]) if own else set())
-    if taken:
-        raise NodeTaskError(f"router: {taken}")
     folder = Path(request["folder"])
     folder.mkdir(parents=True, exist_ok=True)
     new = folder / f".{_SETTINGS}"

@@ -136,6 +136,21 @@ def test_a_change_to_one_group_leaves_the_other_serving(project: Project) -> Non
     assert project.ask("test-2") == project.ask("test-3")
 
 
+def test_nodes_change_groups_within_a_stack_once_they_are_free(project: Project) -> None:
+    whole = cheap_deployment("test-1", "test-2")
+    halves = whole | {"groups": {"a": ["test-1"], "b": ["test-2"]}}
+    assert project.up("one", whole).code == 0
+    refused = project.up("one", halves)
+    assert refused.code != 0
+    assert "runs group main of this stack" in refused.output
+    assert project.ask("test-1") == "17 x 23 = 391"
+    assert project.up("one", whole | {"active": False}).code == 0
+    assert project.containers("test-1") == []
+    split = project.up("one", halves)
+    assert split.code == 0, split.output
+    assert project.ask("test-1") == project.ask("test-2") == "17 x 23 = 391"
+
+
 def test_an_offline_job_is_waited_for_until_all_its_ranks_have_ended(project: Project) -> None:
     deployment = cheap_deployment("test-1", "test-2") | {"executor": "external_launcher", "job": "/opt/cheap/job.py"}
     run = project.up("job", deployment)

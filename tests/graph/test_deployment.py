@@ -327,6 +327,10 @@ def test_the_router_waits_for_no_group_and_its_proof_for_all(
     assert "router-settings" in router.dependencies
     assert not {name for name in graph.all_dependencies("router-lab-1") if name.endswith(("-ready", "-generation"))}
     assert {"a-ready", "b-ready", "c-ready", "router-lab-1"} <= graph.resources["router-ready"].dependencies
+    for group in "abc":
+        assert "router-settings" in graph.resources[f"{group}-claims"].dependencies, (
+            "a port that is taken stops nothing"
+        )
 
 
 def test_members_take_turns_before_anything_of_them_is_stopped(

@@ -1,5 +1,6 @@
 """Claims: what one on a node means, and all nodes of a group or none."""
 
+import subprocess
 import threading
 from pathlib import Path
 from typing import Any
@@ -174,3 +175,26 @@ def test_what_the_leaving_stacks_hold_counts_as_free(tmp_path: Path) -> None:
     claims.refuse_other_stack({**request, "stack": "two", "leaving": ["one"]})
     with pytest.raises(NodeTaskError, match=r"`./fleet switch one two` hands it over"):
         claims.refuse_other_stack({**request, "stack": "two", "leaving": ["three"]})
+
+
+@pytest.mark.parametrize(
+    ("rows", "refused"),
+    [
+        ("gb10-one-main-rank0\tone\tmain\trunning", False),
+        ("gb10-one-pair-rank0\tone\tpair\trunning", True),
+        ("gb10-one-pair-rank0\tone\tpair\texited", False),
+        ("gb10-two-pair-rank0\ttwo\tpair\trunning", False),
+        ("", False),
+    ],
+    ids=["own-group", "other-group", "ended", "other-stack", "nothing"],
+)
+def test_a_node_changes_groups_within_a_stack_only_once_it_is_free(
+    monkeypatch: pytest.MonkeyPatch, rows: str, refused: bool
+) -> None:
+    monkeypatch.setattr(claims, "docker", lambda *_: subprocess.CompletedProcess([], 0, rows, ""))
+    request = {"stack": "one", "group": "main"}
+    if refused:
+        with pytest.raises(NodeTaskError, match=r"group pair of this stack.*`active: false` in Pulumi\.one\.yaml"):
+            claims.refuse_other_group(request)
+    else:
+        claims.refuse_other_group(request)

@@ -198,6 +198,17 @@ def test_a_node_that_another_stack_holds_is_a_conflict_unless_that_stack_is_revi
     assert find_conflicts([release], [Claim(stack="lab", group="main", node="x", machine=claims[0].machine)]) == ()
 
 
+def test_a_node_that_changes_groups_within_its_stack_is_a_conflict() -> None:
+    release = planned("lab")
+    address = release.nodes["lab-2"].connection
+    held = [Claim(stack="lab", group="pair", node="lab-2", machine=f"{address.address}:{address.port}")]
+    (found,) = find_conflicts([release], held)
+    assert found.nodes == ("lab-2",)
+    assert found.stacks == ("lab", "lab")
+    assert "run group pair of lab now" in found.text
+    assert "`active: false` first" in found.text
+
+
 def test_flags_are_read_with_all_their_values() -> None:
     command = ("vllm", "serve", "/model", "--port=80", "--eager", "--lora", "a", "b", "--lora", "c")
     assert flags_of(command) == {
