@@ -13,6 +13,7 @@ from typing import IO, Any
 from ops.diagnosis import LastWords, diagnosis
 from ops.errors import OperationError
 from ops.remote import node_command, run_on_node
+from runtime.rank.status import ENDED_BY_A_PEER
 from spec.connection import Connection
 
 _SHOWN_LINES = 30
@@ -148,6 +149,8 @@ def _follow(request: dict[str, Any], ranks: list[WatchedRank], events: "queue.Qu
             if all(other.is_done for other in ranks):
                 return {"ended": len(ranks), "group": request["group"]}
             continue
+        if rank.exit_code == ENDED_BY_A_PEER and any(other.state == "running" for other in ranks):
+            continue  # the peer that ended it stays until it knows, and then says why
         if rank.state != "running":
             raise _ended(rank, ranks)
         if rank.shown_state in _PARKED:

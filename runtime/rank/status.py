@@ -16,6 +16,9 @@ STATES = (RESOLVING, GATHERING, STARTING, SERVING, STOPPING, TRIPPED, FAILED)
 PARKED = (TRIPPED, FAILED)
 """States that only `pulumi up` ends."""
 
+ENDED_BY_A_PEER = 70
+"""Exit code of a job's rank whose engine was ended because a peer's had failed."""
+
 
 @dataclass(frozen=True)
 class Cause:

@@ -24,6 +24,7 @@ from runtime.rank.peers import Peers
 from runtime.rank.record import Parked, Record
 from runtime.rank.request import RankRequest
 from runtime.rank.status import (
+    ENDED_BY_A_PEER,
     FAILED,
     GATHERING,
     RESOLVING,
@@ -43,7 +44,6 @@ _GRACE_AFTER_LOSS_SECONDS = 1.0
 _CAUSES_SECONDS = 1.2
 _LINGER_SECONDS = 2.0
 _SAY_OTHER_SECONDS, _SAY_AGAIN_SECONDS = 1.0, 10.0
-_CODE_OF_A_JOB_ENDED_BY_A_PEER = 70
 
 
 class _AskedToStopError(Exception):
@@ -364,7 +364,7 @@ class Supervisor:
         if trip or self._guard.trip:
             raise _ParkError(TRIPPED, cause)
         if not self._request.serves:
-            return self._fail_job(end.code if end.code is not None else _CODE_OF_A_JOB_ENDED_BY_A_PEER)
+            return self._fail_job(end.code if end.code is not None else ENDED_BY_A_PEER)
         self._count(cause, by_itself=end.code is not None or cause.rank == self._request.rank)
         return None
 
