@@ -1,7 +1,6 @@
 """Bench, doctor and fabric check on real virtual nodes: what is planted is found, and nothing else."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -11,9 +10,9 @@ from ops.bench.target import find_target
 from ops.doctor.examining import examine, patients
 from ops.fabric_check.checking import check
 from ops.fabric_check.subject import find_subject
+from ops.places import PROJECT
+from spec.catalog import Catalog, read_stack
 from tests.virtual import Project
-
-pytestmark = pytest.mark.skip(reason="written and never run on nodes (issue 9): run it, mend it, remove this line")
 
 SLOW = "tc qdisc replace dev rail0 root tbf rate 200mbit burst 64kb latency 50ms"
 FREE = "tc qdisc del dev rail0 root"
@@ -38,51 +37,40 @@ CURES = (
 )
 
 
+@pytest.fixture(scope="module")
+def lab(
+    tmp_path_factory: pytest.TempPathFactory, virtual_nodes: Catalog, pulumi_variables: dict[str, str]
+) -> Iterator[Project]:
+    """The lab's stack on two nodes of the tests; it serves, until the last test."""
+    made = Project(tmp_path_factory.mktemp("lab") / "project", virtual_nodes.folder, pulumi_variables)
+    run = made.up("lab", read_stack(PROJECT, "lab") | {"cluster": "test", "groups": {"main": ["test-1", "test-2"]}})
+    assert run.code == 0, run.output
+    yield made
+    made.end_processes()
+    made.clean_nodes()
+
+
 @pytest.fixture
-def known(project: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
+def known(lab: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
     """Lets the verbs see the project of the test in place of this checkout."""
-    monkeypatch.setattr(stacks, "CATALOG", type(project.catalog)(project.folder / "catalog"))
-    monkeypatch.setattr(stacks, "PROJECT", project.folder)
-    yield project
-    for node in ("test-1", "test-2"):
-        project.on_node(node, FREE, check=False)
-
-
-def deployment(config: dict[str, Any], *nodes: str) -> dict[str, Any]:
-    return config | {"cluster": "test", "groups": {"main": list(nodes)}}
+    monkeypatch.setattr(stacks, "CATALOG", type(lab.catalog)(lab.folder / "catalog"))
+    monkeypatch.setattr(stacks, "PROJECT", lab.folder)
+    return lab
 
 
 def silent(_: str) -> None:
     pass
 
 
-def test_ten_planted_faults_are_ten_findings_and_no_others(known: Project, lab_config: dict[str, Any]) -> None:
-    assert known.up("lab", deployment(lab_config, "test-1")).code == 0
-    known.pulumi("destroy", "--yes", "--stack", "lab")
-    before = {found.id for found in examine(patients(["test-1"], "test", None)).findings}
-    assert before == set()
-    place = {
-        "image": known.on_node("test-1", "docker images --format '{{.Repository}}:{{.Tag}}' | head -1").strip(),
-        "storage": known.cluster.storage_folder,
-        "rail": known.cluster.nodes["test-1"].rails[0].address,
-    }
-    known.on_node("test-1", "ip link add eth9 type dummy && ip link set eth9 up")
-    try:
-        for fault in FAULTS.values():
-            known.on_node("test-1", fault.format_map(place))
-        found = sorted(one.id for one in examine(patients(["test-1"], "test", None)).findings)
-    finally:
-        known.on_node("test-1", CURES.format_map(place), check=False)
-    assert found == sorted(FAULTS)
-
-
-def test_a_link_slowed_by_tbf_is_found_with_its_figure(known: Project, lab_config: dict[str, Any]) -> None:
-    known.write("lab", deployment(lab_config, "test-1", "test-2"))
-    sound = check(find_subject("test"), disturb=False, collectives=False, report=silent)
+def test_a_link_slowed_by_tbf_is_found_with_its_figure(known: Project) -> None:
+    sound = check(find_subject("test"), disturb=True, collectives=False, report=silent)
     assert [found.id for found in sound.findings] == []
     assert all(flow.why is None for flow in sound.flows)
     known.on_node("test-1", SLOW)
-    slowed = check(find_subject("lab"), disturb=False, collectives=False, report=silent)
+    try:
+        slowed = check(find_subject("lab"), disturb=True, collectives=False, report=silent)
+    finally:
+        known.on_node("test-1", FREE)
     found = [one for one in slowed.findings if one.id == "link-slow"]
     assert [one.node for one in found] == ["test-1"]
     print(found[0].read)
@@ -90,11 +78,7 @@ def test_a_link_slowed_by_tbf_is_found_with_its_figure(known: Project, lab_confi
     assert rates["test-1"] == pytest.approx(0.2, rel=0.15)
 
 
-def test_all_reduce_runs_in_the_image_and_leaves_a_serving_deployment_alone(
-    known: Project, lab_config: dict[str, Any]
-) -> None:
-    run = known.up("lab", deployment(lab_config, "test-1", "test-2"))
-    assert run.code == 0, run.output
+def test_all_reduce_runs_in_the_image_and_leaves_a_serving_deployment_alone(known: Project) -> None:
     refused = check(find_subject("lab"), disturb=False, collectives=True, report=silent)
     assert "could disturb what serves" in refused.left_out[0]
     assert refused.collectives == []
@@ -105,9 +89,8 @@ def test_all_reduce_runs_in_the_image_and_leaves_a_serving_deployment_alone(
     assert known.ask("test-1") == "17 x 23 = 391"
 
 
-def test_a_stack_is_measured_twice_and_nothing_comes_from_a_cache(known: Project, lab_config: dict[str, Any]) -> None:
-    run = known.up("lab", deployment(lab_config, "test-1", "test-2"))
-    assert run.code == 0, run.output
+@pytest.mark.usefixtures("known")
+def test_a_stack_is_measured_twice_and_nothing_comes_from_a_cache() -> None:
     options = Options(decode_tokens=64, prefill_tokens=300, streams=(1, 4), repetitions=2, needle_tokens=(200,))
     for _ in range(2):
         target = find_target("lab", None, None, None, wanted_fields(options))
@@ -121,10 +104,8 @@ def test_a_stack_is_measured_twice_and_nothing_comes_from_a_cache(known: Project
         assert all(use.samples[-1].rail_bytes > 0 for use in done.reported.nodes.values())
 
 
-def test_traffic_over_the_wrong_interface_is_found(known: Project, lab_config: dict[str, Any]) -> None:
-    config = deployment(lab_config, "test-1", "test-2")
-    run = known.up("lab", config)
-    assert run.code == 0, run.output
+@pytest.mark.usefixtures("known")
+def test_traffic_over_the_wrong_interface_is_found() -> None:
     # The deployment is measured as if it had been asked for another interface, which its ranks do not use.
     options = Options(decode_tokens=32, prefill_tokens=200, streams=(2,), repetitions=1, quality=False)
     target = find_target("lab", None, None, None, wanted_fields(options))
@@ -145,3 +126,22 @@ def test_traffic_over_the_wrong_interface_is_found(known: Project, lab_config: d
     )
     doubts = run_bench(wrong, options, silent).reported.doubts
     assert any("test-2" in doubt and "does not use the fabric" in doubt for doubt in doubts)
+
+
+def test_ten_planted_faults_are_ten_findings_and_no_others(known: Project) -> None:
+    assert known.destroy("lab").code == 0
+    before = {found.id for found in examine(patients(["test-1"], "test", None)).findings}
+    assert before == set()
+    place = {
+        "image": known.on_node("test-1", "docker images --format '{{.Repository}}:{{.Tag}}' | head -1").strip(),
+        "storage": known.cluster.storage_folder,
+        "rail": known.cluster.nodes["test-1"].rails[0].address,
+    }
+    known.on_node("test-1", "ip link add eth9 type dummy && ip link set eth9 up")
+    try:
+        for fault in FAULTS.values():
+            known.on_node("test-1", fault.format_map(place))
+        found = sorted(one.id for one in examine(patients(["test-1"], "test", None)).findings)
+    finally:
+        known.on_node("test-1", CURES.format_map(place), check=False)
+    assert found == sorted(FAULTS)
