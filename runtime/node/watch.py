@@ -29,30 +29,32 @@ def watch_rank(request: dict[str, Any]) -> dict[str, Any]:
         `state` (`running`, `ended` or `absent`), `exit_code`, `generation`, `supervisor` (its status as it last
         changed), `last_lines`, `seconds_since_start`.
     """
-    told: dict[str, Any] = {}
+    told: tuple[Any, ...] = ()
     told_at = 0.0
     while True:
-        report = _watch_once(request)
-        if report["state"] != "running":
-            return report
-        changed = _summary(report) != _summary(told)
-        if changed or time.monotonic() - told_at >= _HEARTBEAT_SECONDS:
-            print(json.dumps(report), flush=True)
-            told, told_at = report, time.monotonic()
+        seen = _look(request)
+        if seen["state"] != "running":
+            return _with_last_lines(request, seen, _LAST_LINES)
+        if _summary(seen) != told or time.monotonic() - told_at >= _HEARTBEAT_SECONDS:
+            print(json.dumps(_with_last_lines(request, seen, _HEARTBEAT_LINES)), flush=True)
+            told, told_at = _summary(seen), time.monotonic()
         time.sleep(_POLL_SECONDS)
 
 
 def report_rank(request: dict[str, Any]) -> dict[str, Any]:
-    """Says once what `watch_rank` says continually."""
-    container = request["container"]
-    found = inspect("container", container)
+    """Says once what `watch_rank` says continually, with more of the rank's last lines."""
+    return _with_last_lines(request, _look(request), _LAST_LINES)
+
+
+def _look(request: dict[str, Any]) -> dict[str, Any]:
+    """Returns everything but the rank's words, which cost as much as all the rest."""
+    found = inspect("container", request["container"])
     running = bool(found and found["State"]["Running"] and not found["State"]["Restarting"])
     return {
         "state": "running" if running else "ended" if found else "absent",
         "exit_code": found["State"]["ExitCode"] if found else None,
         "generation": (found["Config"].get("Labels") or {}).get("gb10-serving.generation") if found else None,
         "supervisor": shown_status(request) if running else None,
-        "last_lines": _last_lines(container) if found else [],
         "seconds_since_start": _seconds_since(found["State"]["StartedAt"]) if found else None,
     }
 
@@ -63,18 +65,12 @@ def _summary(report: dict[str, Any]) -> tuple[Any, ...]:
     return report.get("state"), supervisor.get("state"), supervisor.get("waiting_for"), supervisor.get("cause")
 
 
-def _last_lines(container: str) -> list[str]:
-    result = docker("logs", "--tail", str(_LAST_LINES), container, check=False)
+def _with_last_lines(request: dict[str, Any], seen: dict[str, Any], most: int) -> dict[str, Any]:
+    if seen["state"] == "absent":
+        return {**seen, "last_lines": []}
+    result = docker("logs", "--tail", str(most), request["container"], check=False)
     lines = [line[:300] for line in (result.stdout + result.stderr).splitlines() if line.strip()]
-    return lines[-_LAST_LINES:]
-
-
-def _watch_once(request: dict[str, Any]) -> dict[str, Any]:
-    """Returns the report, with fewer lines while the rank runs: they are sent every two seconds."""
-    report = report_rank(request)
-    if report["state"] == "running":
-        report["last_lines"] = report["last_lines"][-_HEARTBEAT_LINES:]
-    return report
+    return {**seen, "last_lines": lines[-most:]}
 
 
 def _seconds_since(moment: str) -> float:

@@ -1,6 +1,8 @@
 """What readiness says of a group that did not get ready: last lines, then cause and way out."""
 
 import json
+import queue
+import subprocess
 from typing import Any
 
 import pytest
@@ -143,11 +145,39 @@ def test_an_unknown_failure_is_told_as_before(ranks: list[readiness.WatchedRank]
 def test_a_heartbeat_is_short_and_the_last_report_is_not(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lines = [f"line {number}" for number in range(100)]
-    reports = iter([report("running", lines), report("ended", lines, 1)])
-    monkeypatch.setattr(watch, "report_rank", lambda _: next(reports))
+    lines = [f"line {number}" for number in range(500)]
+    seen = iter([{"state": "running"}, {"state": "running"}, {"state": "ended", "exit_code": 1}])
+    asked: list[int] = []
+
+    def logs(*words: str, check: bool) -> subprocess.CompletedProcess[str]:
+        asked.append(int(words[2]))
+        return subprocess.CompletedProcess(words, 0, "\n".join(lines[-asked[-1] :]), "")
+
+    monkeypatch.setattr(watch, "_look", lambda _: next(seen))
+    monkeypatch.setattr(watch, "docker", logs)
     monkeypatch.setattr(watch.time, "sleep", lambda _: None)
     last = watch.watch_rank({"container": "c", "interfaces": []})
-    heartbeat = json.loads(capsys.readouterr().out)
+    (heartbeat,) = map(json.loads, capsys.readouterr().out.splitlines())
     assert heartbeat["last_lines"] == lines[-30:]
-    assert last["last_lines"] == lines
+    assert last["last_lines"] == lines[-400:]
+    assert asked == [30, 400], "nothing is read of a rank that has nothing new to say"
+
+
+def test_a_rank_that_its_peer_ended_is_not_taken_for_the_cause(ranks: list[readiness.WatchedRank]) -> None:
+    for rank in ranks:
+        rank.apply(report("running", []))
+    events: queue.Queue[readiness.Event] = queue.Queue()
+    events.put((ranks[0], report("ended", ["ended by a peer"], 70)))
+    events.put((ranks[1], report("ended", ["ValueError: no such file"], 3)))
+    with pytest.raises(OperationError, match=r"rank 1 .* ended with exit code 3 before the group was ready"):
+        readiness._follow({**REQUEST, "probe": None, "start_timeout_seconds": 60}, ranks, events)
+
+
+def test_ranks_that_all_were_ended_by_peers_are_told_of(ranks: list[readiness.WatchedRank]) -> None:
+    for rank in ranks:
+        rank.apply(report("running", []))
+    events: queue.Queue[readiness.Event] = queue.Queue()
+    for rank in ranks:
+        events.put((rank, report("ended", ["nothing heard of the other"], 70)))
+    with pytest.raises(OperationError, match="ended with exit code 70 before the group was ready"):
+        readiness._follow({**REQUEST, "probe": None, "start_timeout_seconds": 60}, ranks, events)
