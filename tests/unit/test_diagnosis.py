@@ -149,7 +149,7 @@ def test_a_heartbeat_is_short_and_the_last_report_is_not(
     seen = iter([{"state": "running"}, {"state": "running"}, {"state": "ended", "exit_code": 1}])
     asked: list[int] = []
 
-    def logs(*words: str, check: bool) -> subprocess.CompletedProcess[str]:
+    def logs(*words: str, **_: Any) -> subprocess.CompletedProcess[str]:
         asked.append(int(words[2]))
         return subprocess.CompletedProcess(words, 0, "\n".join(lines[-asked[-1] :]), "")
 
