@@ -53,8 +53,10 @@ def lab(
 @pytest.fixture
 def known(lab: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
     """Lets the verbs see the project of the test in place of this checkout."""
-    monkeypatch.setattr(stacks, "CATALOG", type(lab.catalog)(lab.folder / "catalog"))
+    plan = stacks.planned
+    monkeypatch.setattr(stacks, "CATALOG", Catalog(lab.folder / "catalog"))
     monkeypatch.setattr(stacks, "PROJECT", lab.folder)
+    monkeypatch.setattr(stacks, "planned", lambda name: plan(name, lab.folder))
     return lab
 
 
@@ -137,7 +139,7 @@ def test_ten_planted_faults_are_ten_findings_and_no_others(known: Project) -> No
         "storage": known.cluster.storage_folder,
         "rail": known.cluster.nodes["test-1"].rails[0].address,
     }
-    known.on_node("test-1", "ip link add eth9 type dummy && ip link set eth9 up")
+    known.on_node("test-1", "ip link add eth9 type veth peer name eth9-end && ip link set eth9 up")
     try:
         for fault in FAULTS.values():
             known.on_node("test-1", fault.format_map(place))
