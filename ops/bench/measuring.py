@@ -12,8 +12,8 @@ from ops.bench.record import Aggregate, Decode, Generator, Pass, Prefill
 from ops.bench.server import Counters, Server
 from ops.bench.statistics import Spread, spread
 from ops.progress import Report
+from spec.model import Probe
 
-_PROBE_TOKENS = 64
 _LATE_SHARE = 0.02
 """A generator that is late by more than this share of what it measured says so."""
 
@@ -28,7 +28,7 @@ class Plan:
         prefill_words: random words that make about so many tokens.
         streams: how many at once, of each member.
         repetitions: of each single measurement.
-        probes: question and what its answer must contain.
+        probes: questions with known answers.
         timeout_seconds: for one request.
     """
 
@@ -37,7 +37,7 @@ class Plan:
     prefill_words: int
     streams: tuple[int, ...]
     repetitions: int
-    probes: tuple[tuple[str, str], ...]
+    probes: tuple[Probe, ...]
     timeout_seconds: float
 
 
@@ -102,13 +102,16 @@ class Passing:
             list(pool.map(self._probe_one, self.servers))
 
     def _probe_one(self, server: Server) -> None:
-        for prompt, answer in self.plan.probes:
+        for probe in self.plan.probes:
             try:
-                text = server.ask(prompt, _PROBE_TOKENS, self.plan.timeout_seconds)
+                text = server.ask(probe.prompt, probe.tokens, self.plan.timeout_seconds)
             except AnswerError as error:
-                raise AnswerError(f"{server.name}: probe {prompt!r}: {error}") from None
-            if answer not in text:
-                raise AnswerError(f"{server.name}: probe {prompt!r}: {answer!r} is not in the answer {text[:200]!r}")
+                raise AnswerError(f"{server.name}: probe {probe.prompt!r}: {error}") from None
+            if not probe.is_answered_by(text):
+                raise AnswerError(
+                    f"{server.name}: probe {probe.prompt!r}: {probe.answer!r} ({probe.match}) is not in the answer "
+                    f"{text[:200]!r}"
+                )
 
     def _decode(self, workload: str) -> Decode:
         before = self._counters()

@@ -4,6 +4,8 @@ import random
 import re
 from dataclasses import dataclass
 
+from spec.model import Probe
+
 WORKLOADS = {
     "prose": "Tell a short story about a lighthouse keeper who finds a letter.",
     "code": "Write a Python module that parses a CSV of measurements, with its unit tests.",
@@ -12,7 +14,7 @@ WORKLOADS = {
 }
 """Prose, code and math are seed 000's three kinds of prompt; counting is seed 002's structured output."""
 
-ARITHMETIC_PROMPT, ARITHMETIC_ANSWER = "What is 17 x 23?", "391"
+ARITHMETIC = Probe(prompt="What is 17 x 23?", answer="391")
 """The probe of seed 000's every pass."""
 
 COUNTING_PROMPT = "Count from 1 to 200. Write only the numbers, with a comma and a space between them."

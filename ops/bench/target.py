@@ -13,6 +13,7 @@ from ops.bench.server import Server, look_at
 from ops.errors import OperationError
 from ops.remote import run_on_node
 from ops.runtime_package import runtime_package
+from spec.model import Probe
 from spec.reference_settings import settings_of
 from spec.release import Release
 from spec.situation import Situation
@@ -25,13 +26,13 @@ class Target:
     Attributes:
         name: of the stack, or the address.
         servers: that are loaded, all at once: the members of a pool, or the router in front of them.
-        probes: question and what its answer must contain.
+        probes: questions with known answers.
         situation, release: of a stack; none for an address.
     """
 
     name: str
     servers: tuple[Server, ...]
-    probes: tuple[tuple[str, str], ...]
+    probes: tuple[Probe, ...]
     situation: Situation | None = None
     release: Release | None = None
 
@@ -58,7 +59,7 @@ def find_target(
                 f"{name} is neither a stack ({', '.join(stacks.stacks())}) nor an address with http://"
             )
         server = look_at(name, base_url(name), headers, model, dict(wanted))
-        return Target(name, (server,), ((prompts.ARITHMETIC_PROMPT, prompts.ARITHMETIC_ANSWER),))
+        return Target(name, (server,), (prompts.ARITHMETIC,))
     release = stacks.planned(name)
     members = {
         group.name: _address(release, group.ranks[0].node, group.port) for group in release.groups if group.serves
@@ -77,8 +78,7 @@ def find_target(
                 lambda group: look_at(group, places[group], headers, served, dict(wanted), counters[group]), places
             )
         )
-    probes = tuple((probe.prompt, probe.answer) for probe in release.groups[0].probes)
-    return Target(name, tuple(found), probes, stacks.situation_of(name), release)
+    return Target(name, tuple(found), release.groups[0].probes, stacks.situation_of(name), release)
 
 
 def setup_of(target: Target) -> Setup:

@@ -184,7 +184,7 @@ def _compared(heard: Mapping[str, dict[str, Any]]) -> Iterator[tuple[str, str, s
             yield ", ".join(heard), ailment, read, {}
     nodes_by_address: dict[str, list[str]] = defaultdict(list)
     for name, answer in heard.items():
-        for address in answer["facts"]["addresses"] or ():
+        for address in set(answer["facts"]["addresses"] or ()):
             nodes_by_address[address].append(name)
     for address, names in nodes_by_address.items():
         if len(names) > 1:

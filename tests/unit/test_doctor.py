@@ -335,6 +335,11 @@ def test_nodes_are_compared(node: FakeNode) -> None:
     assert examination.findings[0].severity == "error"
 
 
+def test_an_address_twice_on_one_node_is_not_on_two_nodes(node: FakeNode) -> None:
+    _addresses(node, lan0=["192.0.2.11", "203.0.113.11"])
+    assert [found.id for found in judge({"gb10-1": node.examine()}).findings] == ["duplicate-address"]
+
+
 def test_a_node_that_cannot_be_reached_is_no_sound_one() -> None:
     examination = judge({"gb10-1": "gb10-1 (192.0.2.11) does not answer ssh within 10 s."})
     assert examination.as_data()["could_not_ask"][0]["check"] == "node"
