@@ -105,7 +105,7 @@ def refuse_other_group(request: dict[str, Any]) -> None:
     groups = {
         one["group"]
         for one in _rank_containers()
-        if one["stack"] == request["stack"] and one["group"] != request["group"] and one["state"] == "running"
+        if one["stack"] == request["stack"] and one["group"] not in ("", request["group"]) and one["state"] == "running"
     }
     if groups:
         raise NodeTaskError(

@@ -184,9 +184,10 @@ def test_what_the_leaving_stacks_hold_counts_as_free(tmp_path: Path) -> None:
         ("gb10-one-pair-rank0\tone\tpair\trunning", True),
         ("gb10-one-pair-rank0\tone\tpair\texited", False),
         ("gb10-two-pair-rank0\ttwo\tpair\trunning", False),
+        ("gb10-one-router\tone\t\trunning", False),
         ("", False),
     ],
-    ids=["own-group", "other-group", "ended", "other-stack", "nothing"],
+    ids=["own-group", "other-group", "ended", "other-stack", "router", "nothing"],
 )
 def test_a_node_changes_groups_within_a_stack_only_once_it_is_free(
     monkeypatch: pytest.MonkeyPatch, rows: str, refused: bool
