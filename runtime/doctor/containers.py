@@ -11,6 +11,7 @@ _LEAST_DOCKER = (20, 10)
 _ALWAYS = ("always", "unless-stopped")
 _SYS_RESOURCE = 24
 _OUR_STACK = "gb10-serving.stack"
+_OUR_GROUP = "gb10-serving.group"
 
 
 def engine(look: Look) -> Iterator[Found]:
@@ -64,7 +65,8 @@ def leftovers(look: Look) -> Iterator[Found]:
     if claim and claim["stack"] not in stacks:
         read = f"claimed by stack {claim['stack']}, group {claim['group']}, since {claim['since']}; no container of it"
         yield Found("claim-without-rank", read, {"stack": claim["stack"]})
-    for stack in sorted(stacks - ({claim["stack"]} if claim else set())):
+    ranks = [container for container in ours if container["State"]["Running"] and _OUR_GROUP in _labels(container)]
+    for stack in sorted({_labels(rank)[_OUR_STACK] for rank in ranks} - ({claim["stack"]} if claim else set())):
         holder = f"stack {claim['stack']}" if claim else "nobody"
         read = f"a container of stack {stack} is here, the claim is {holder}'s"
         yield Found("rank-without-claim", read, {"stack": stack})

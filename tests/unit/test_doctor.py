@@ -24,7 +24,7 @@ LIMITS = (
 )
 CONTAINER = {
     "Name": "/main-lab-1-rank0",
-    "Config": {"Labels": {"gb10-serving.stack": "glm53"}},
+    "Config": {"Labels": {"gb10-serving.stack": "glm53", "gb10-serving.group": "main"}},
     "State": {"Running": True, "Status": "running"},
     "HostConfig": {"RestartPolicy": {"Name": "unless-stopped"}, "NetworkMode": "host"},
 }
@@ -333,6 +333,13 @@ def test_nodes_are_compared(node: FakeNode) -> None:
     ids = sorted({found.id for found in examination.findings})
     assert ids == ["address-on-two-nodes", "dockers-differ", "drivers-differ", "image-stores-differ", "kernels-differ"]
     assert examination.findings[0].severity == "error"
+
+
+def test_a_router_needs_no_claim(node: FakeNode) -> None:
+    router = json.loads(json.dumps(CONTAINER))
+    router["Name"], router["Config"]["Labels"] = "/gb10-pool-router", {"gb10-serving.stack": "pool"}
+    node.containers.append(router)
+    assert node.ids() == []
 
 
 def test_an_address_twice_on_one_node_is_not_on_two_nodes(node: FakeNode) -> None:
