@@ -44,7 +44,7 @@ def start(argv: Sequence[str], environment: Mapping[str, str], output: int | Non
         file_actions=actions,
         setpgroup=0,
         setsigmask=[],
-        setsigdef=[signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD],
+        setsigdef=signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP},
     )
 
 
