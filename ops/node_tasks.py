@@ -72,13 +72,8 @@ def _connection(request: dict[str, Any]) -> Connection:
     return Connection.model_validate(request["connection"])
 
 
-def _on_node(
-    request: dict[str, Any],
-    verb: str,
-    asked: dict[str, Any],
-    seconds: int = 120,
-) -> dict[str, Any]:
-    return run_on_node(_connection(request), request["storage_folder"], verb, asked, timeout_seconds=seconds)
+def _on_node(request: dict[str, Any], verb: str, asked: dict[str, Any]) -> dict[str, Any]:
+    return run_on_node(_connection(request), request["storage_folder"], verb, asked)
 
 
 def _claim_request(request: dict[str, Any]) -> dict[str, Any]:

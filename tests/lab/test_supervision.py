@@ -133,6 +133,8 @@ def test_a_killed_container(serving: Project, rank: tuple[str, str]) -> None:
     old, since = views(serving), time.time()
     kill_container(serving, *rank)
     wait_for_a_new_life(serving, old, since, f"the container of {rank[1]} was killed")
+    head, worker = views(serving)
+    assert head == worker, "both serve in one life"
 
 
 def test_a_node_that_hangs_for_twenty_seconds(serving: Project) -> None:
