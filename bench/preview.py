@@ -88,10 +88,8 @@ class Preview:
 def _family(process: int) -> Iterator[int]:
     yield process
     try:
-        children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-        for thread in Path(f"/proc/{process}/task").iterdir():
-            if thread.name != str(process):
-                children += (thread / "children").read_text().split()
+        threads = list(Path(f"/proc/{process}/task").iterdir())
+        children = [child for thread in threads for child in (thread / "children").read_text().split()]
     except OSError:
         return
     for child in children:

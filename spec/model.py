@@ -46,10 +46,6 @@ class Probe(Strict):
     match: Literal["exact", "contains"] = "contains"
     tokens: int = Field(default=64, gt=0)
 
-    def is_answered_by(self, text: str) -> bool:
-        """Tells whether this is a right answer."""
-        return text.strip() == self.answer if self.match == "exact" else self.answer in text
-
 
 class Model(Strict):
     """A model of the catalogue (catalog/models/NAME.yaml).

@@ -12,6 +12,7 @@ from ops.bench.record import Aggregate, Decode, Generator, Pass, Prefill
 from ops.bench.server import Counters, Server
 from ops.bench.statistics import Spread, spread
 from ops.progress import Report
+from runtime.node.probes import is_right
 from spec.model import Probe
 
 _LATE_SHARE = 0.02
@@ -107,7 +108,7 @@ class Passing:
                 text = server.ask(probe.prompt, probe.tokens, self.plan.timeout_seconds)
             except AnswerError as error:
                 raise AnswerError(f"{server.name}: probe {probe.prompt!r}: {error}") from None
-            if not probe.is_answered_by(text):
+            if not is_right(text, probe.answer, probe.match):
                 raise AnswerError(
                     f"{server.name}: probe {probe.prompt!r}: {probe.answer!r} ({probe.match}) is not in the answer "
                     f"{text[:200]!r}"

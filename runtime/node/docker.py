@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from collections.abc import Sequence
 from typing import Any
 
 from runtime.node.errors import NodeTaskError
@@ -40,3 +41,8 @@ def containers_labelled(**labels: str) -> list[str]:
     """Returns the names of running containers that carry all these labels of ours."""
     filters = [word for key, value in labels.items() for word in ("--filter", f"label=gb10-serving.{key}={value}")]
     return docker("ps", "--format", "{{.Names}}", *filters).stdout.split()
+
+
+def containers_of(stacks: Sequence[str]) -> list[str]:
+    """Returns the names of all running containers of these stacks."""
+    return [name for stack in stacks for name in containers_labelled(stack=stack)]

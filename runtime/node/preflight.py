@@ -8,7 +8,7 @@ from runtime.fabric.request import FabricRequest
 from runtime.fabric.resolving import Patience, Surroundings, resolve
 from runtime.fabric.result import FabricError
 from runtime.node import checks, claims, host_memory, weights
-from runtime.node.docker import containers_labelled
+from runtime.node.docker import containers_labelled, containers_of
 from runtime.node.errors import NodeTaskError
 from runtime.node.image.content import identity
 from runtime.node.progress import tell
@@ -57,8 +57,8 @@ def preflight(request: dict[str, Any]) -> dict[str, Any]:
 
 def _leaving_containers(request: dict[str, Any]) -> list[str]:
     """Returns the containers whose memory and ports count as free."""
-    others = [name for stack in request["leaving"] for name in containers_labelled(stack=stack)]
-    return [*containers_labelled(stack=request["stack"], group=request["group"]), *others]
+    own = containers_labelled(stack=request["stack"], group=request["group"])
+    return [*own, *containers_of(request["leaving"])]
 
 
 def _claim(refuse: Callable[[dict[str, Any]], None], request: dict[str, Any]) -> str | None:

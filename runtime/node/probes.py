@@ -76,12 +76,16 @@ def check_answer(question: dict[str, Any], choice: dict[str, Any]) -> None:
             raise NodeTaskError(
                 f"{question['prompt']!r}: the log probability of {token['token']!r} is {token['logprob']}"
             )
-    right = text.strip() == question["answer"] if question["match"] == "exact" else question["answer"] in text
-    if not right:
+    if not is_right(text, question["answer"], question["match"]):
         raise NodeTaskError(
             f"{question['prompt']!r}: expected {question['answer']!r} ({question['match']}), got {text[:300]!r}; "
             "the ranks run, but what they compute is wrong"
         )
+
+
+def is_right(text: str, answer: str, match: str) -> bool:
+    """Tells whether a text is the known answer: the whole text where `match` is `exact`, otherwise a part of it."""
+    return text.strip() == answer if match == "exact" else answer in text
 
 
 def _api_key(file: str | None) -> str | None:

@@ -3,11 +3,12 @@
 import shutil
 import socket
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from runtime.node import checks
-from runtime.node.docker import containers_labelled, docker, inspect
+from runtime.node.docker import containers_of, docker, inspect
 from runtime.node.errors import NodeTaskError
 from runtime.node.ranks import process_ids
 
@@ -26,12 +27,7 @@ def preflight(request: dict[str, Any]) -> dict[str, Any]:
     Raises:
         NodeTaskError: the port is taken, or the container's name is.
     """
-    own = inspect("container", request["container"])
-    _refuse_foreign(own, request)
-    others = [name for stack in request["leaving"] for name in containers_labelled(stack=stack)]
-    taken = checks.port(request["port"], process_ids([*others, *([request["container"]] if own else [])]))
-    if taken:
-        raise NodeTaskError(f"router: {taken}")
+    _own_container(request, request["leaving"])
     return {"passed": True}
 
 
@@ -45,8 +41,7 @@ def settle(request: dict[str, Any]) -> dict[str, Any]:
     Raises:
         NodeTaskError: the port is taken, the settings are refused, or the running router did not take them over.
     """
-    preflight({**request, "leaving": []})
-    own = inspect("container", request["container"])
+    own = _own_container(request, leaving=())
     folder = Path(request["folder"])
     folder.mkdir(parents=True, exist_ok=True)
     new = folder / f".{_SETTINGS}"
@@ -124,6 +119,18 @@ def wait_for_members(request: dict[str, Any]) -> dict[str, Any]:
             log = docker("logs", "--tail", "20", request["container"], check=False)
             raise NodeTaskError(f"router: not every member takes requests: {trouble}\n{log.stdout}{log.stderr}")
         time.sleep(_POLL_SECONDS)
+
+
+def _own_container(request: dict[str, Any], leaving: Sequence[str]) -> dict[str, Any] | None:
+    """Returns the router's container, if it is there, once its name and port are known to be this stack's or free."""
+    own = inspect("container", request["container"])
+    _refuse_foreign(own, request)
+    taken = checks.port(
+        request["port"], process_ids([*containers_of(leaving), *([request["container"]] if own else [])])
+    )
+    if taken:
+        raise NodeTaskError(f"router: {taken}")
+    return own
 
 
 def _members(folder: Path) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import re
 import secrets
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
@@ -408,22 +408,29 @@ class Supervisor:
         """Stays until every peer knows that this rank has done its part."""
         self._publish(state=STOPPING, ended=0)
         self._guard.disarm()
-        while not self._asked and not all_done(self._request.others, self._sights()):
-            if lost(self._status, self._request.others, self._sights(), self._request.patience, time.time()):
-                break
-            self._pause(_TICK_SECONDS)
-        if self._request.others:
-            self._pause_whole(_LINGER_SECONDS)
+
+        def is_over() -> bool:
+            others, sights = self._request.others, self._sights()
+            return (
+                all_done(others, sights)
+                or lost(self._status, others, sights, self._request.patience, time.time()) is not None
+            )
+
+        self._linger(is_over)
         return 0
 
     def _fail_job(self, code: int) -> int:
         """Stays until every peer knows: one that has not started yet would wait for this rank."""
         self._publish(ended=code)
-        while not self._asked and not all_ended(self._request.others, self._sights(), self._request.patience):
+        self._linger(lambda: all_ended(self._request.others, self._sights(), self._request.patience))
+        return code
+
+    def _linger(self, is_over: Callable[[], bool]) -> None:
+        """Waits until a job is over on the other ranks too, and then until they have seen that it is here."""
+        while not self._asked and not is_over():
             self._pause(_TICK_SECONDS)
         if self._request.others:
             self._pause_whole(_LINGER_SECONDS)
-        return code
 
     def _count(self, cause: Cause, by_itself: bool) -> None:
         """Remembers a stop; parks the rank if it must not start again by itself."""
