@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from runtime.transfer.frames import CHUNK_BYTES, DATA, END, LOST, PROBE, Frame
-from runtime.transfer.outlet import OpenFile, Outlet
+from runtime.transfer.outlet import FileRange, OpenFile, Outlet, Zeros
 from runtime.transfer.state import WantedFile
 
 _READ_AHEAD_BYTES = 4 * CHUNK_BYTES
@@ -55,7 +55,7 @@ class Feed:
         while left > 0 and time.monotonic() < end and self._somebody_listens():
             left -= length
             for outlet in self._outlets:
-                outlet.put(Frame(PROBE, length=length).packed(), None, 0, length)
+                outlet.put(Frame(PROBE, length=length).packed(), Zeros(length))
         for outlet in self._outlets if left > 0 else ():
             outlet.discard_waiting()
         self._end()
@@ -65,7 +65,7 @@ class Feed:
 
     def _send_file(self, index: int, start: int) -> None:
         file = self._files[index]
-        source = OpenFile(f"{self._folder}/{file.path}", os.O_RDONLY)
+        source = OpenFile(f"{self._folder}/{file.path}")
         try:
             before = os.fstat(source.descriptor)
             if before.st_size != file.size_bytes:
@@ -85,7 +85,7 @@ class Feed:
             if offset + length < end:
                 os.posix_fadvise(source.descriptor, offset + length, _READ_AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
             for outlet in self._outlets:
-                outlet.put(Frame(DATA, index, offset, length).packed(), source, offset, length)
+                outlet.put(Frame(DATA, index, offset, length).packed(), FileRange(source, offset, length))
             self._count(length)
             offset += length
             if offset >= end or not self._somebody_listens():

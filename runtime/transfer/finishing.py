@@ -5,11 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from runtime.node.files import sync_folder
-from runtime.transfer.arrival import Arrival
+from runtime.transfer.arrival import SMALL_BYTES, Arrival
 from runtime.transfer.kernel import sync_file_system
 from runtime.transfer.state import FolderState, WantedFile, stamp_of
 
-SMALL_BYTES = 1 << 20
 _BATCH_FILES = 4000
 _BATCH_BYTES = 256 << 20
 
@@ -38,7 +37,7 @@ class Finisher:
             if len(self._small) >= _BATCH_FILES or self._small_bytes >= _BATCH_BYTES:
                 self.flush()
         else:
-            os.fsync(arrival.open_file.descriptor)
+            arrival.sync()
             arrival.close()
             self._put_in_place([file])
 

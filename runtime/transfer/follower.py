@@ -9,10 +9,17 @@ Item = TypeVar("Item")
 
 
 class Follower(Generic[Item]):
-    """Calls `work` with each item; after a failure it tells once and lets the other items pass."""
+    """Calls `work` with each item; after a failure it tells once and gives the other items to `leave`."""
 
-    def __init__(self, work: Callable[[Item], None], on_failure: Callable[[Exception], None], lead: int) -> None:
+    def __init__(
+        self,
+        work: Callable[[Item], None],
+        leave: Callable[[Item], None],
+        on_failure: Callable[[Exception], None],
+        lead: int,
+    ) -> None:
         self._work = work
+        self._leave = leave
         self._on_failure = on_failure
         self._waiting: queue.Queue[Item | None] = queue.Queue(lead)
         self._failed = False
@@ -30,9 +37,11 @@ class Follower(Generic[Item]):
 
     def _run(self) -> None:
         while (item := self._waiting.get()) is not None:
-            if not self._failed:
-                try:
-                    self._work(item)
-                except Exception as error:  # noqa: BLE001 - whatever it is, the transfer must hear of it
-                    self._failed = True
-                    self._on_failure(error)
+            if self._failed:
+                self._leave(item)
+                continue
+            try:
+                self._work(item)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the transfer must hear of it
+                self._failed = True
+                self._on_failure(error)

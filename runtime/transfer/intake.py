@@ -1,37 +1,35 @@
-"""Takes one connection's frames: each byte goes into a file, into the hash and on to the children, all at once.
+"""Takes one connection's frames: each byte is hashed, goes to the children and into a file, all at once.
 
-Bytes pass from the socket into the page cache without a copy in this process (splice); the hash and the children read
-them from there while they are still warm.
+A block is hashed while the processor still has it near, then written and passed on by threads of their own.
 """
 
 import hashlib
-import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from runtime.transfer.arrival import Arrival
+from runtime.transfer.blocks import BLOCK_BYTES, Block, BlockPool
 from runtime.transfer.errors import PeerError, TransferError
 from runtime.transfer.finishing import Finisher
 from runtime.transfer.follower import Follower
 from runtime.transfer.frames import CHUNK_BYTES, DATA, END, LOST, PROBE, Frame, receive_exactly, receive_frame
 from runtime.transfer.inspection import Beginning
-from runtime.transfer.kernel import give_back_cache, start_writing, wide_pipe
-from runtime.transfer.outlet import OpenFile, Outlet
+from runtime.transfer.outlet import Outlet
 from runtime.transfer.state import FolderState, WantedFile
 
-PIPE_BYTES = 1 << 20
-PIECE_BYTES = 1 << 20
+POOL_BLOCKS = 32
 READ_BYTES = 1 << 18
 _LEAD = 64
-_KEPT_BEHIND_BYTES = 16 * CHUNK_BYTES
 
 
 class _Piece(NamedTuple):
+    """What is to be written of a file: a block at an offset, and the hash of the file up to the end of a chunk."""
+
     arrival: Arrival
+    block: Block
     offset: int
-    length: int
-    is_last: bool
+    prefix: str | None
 
 
 class Intake:
@@ -62,14 +60,11 @@ class Intake:
         self._count = count
         self._report = report
         self._arrival: Arrival | None = None
-        self._passing: tuple[int, OpenFile] | None = None
-        self._pipe = wide_pipe(PIPE_BYTES)
-        self._nowhere = os.open(os.devnull, os.O_WRONLY)
-        self._buffer = memoryview(bytearray(READ_BYTES))
+        self._pool = BlockPool(POOL_BLOCKS)
         self._probe_digest = hashlib.sha256()
         self._finisher = Finisher(state, report)
-        self._finishing = Follower(self._finisher.take, self._failed, _LEAD)
-        self._hashing = Follower(self._hash, self._failed, _LEAD)
+        self._finishing = Follower(self._finisher.take, Arrival.close, self._failed, _LEAD)
+        self._writing: Follower[_Piece | Arrival] = Follower(self._write, _leave, self._failed, _LEAD)
 
     def run(self, connection: socket.socket) -> None:
         """Takes frames until the last one. All that is whole by then is in place and on disk.
@@ -85,7 +80,7 @@ class Intake:
             for outlet in self._outlets:
                 outlet.put(frame.packed())
         finally:
-            self._hashing.finish()
+            self._writing.finish()
             self._finishing.finish()
             self._finisher.flush()
 
@@ -96,7 +91,6 @@ class Intake:
             self._take_probe(frame, connection)
         elif frame.kind == LOST:
             reason = receive_exactly(connection, frame.length)
-            self._leave_file()
             for outlet in self._outlets:
                 outlet.put(frame.packed() + reason)
             self._report("lost", index=frame.number, reason=reason.decode())
@@ -104,115 +98,94 @@ class Intake:
             raise TransferError(f"the sender speaks another language (frame {frame.kind})")
 
     def _take_probe(self, frame: Frame, connection: socket.socket) -> None:
-        for outlet in self._outlets:
-            outlet.put(frame.packed(), None, 0, frame.length)
-        left = frame.length
-        while left:
-            count = connection.recv_into(self._buffer[:left])
-            if count == 0:
-                raise PeerError("the connection ended too early")
-            self._probe_digest.update(self._buffer[:count])
-            self._count(count)
-            left -= count
+        def hashed(content: memoryview) -> None:
+            self._probe_digest.update(content)
+            self._count(len(content))
+
+        for block in self._passed_on(frame, connection, hashed):
+            block.release()
 
     def _take_data(self, frame: Frame, connection: socket.socket) -> None:
-        if frame.number not in self._missing:
-            self._pass_on(frame, connection)
+        arrival = self._arrival_of(frame)
+        if arrival is None:
+            for block in self._passed_on(frame, connection, lambda _: None):
+                block.release()
             return
-        arrival = self._arrival_of(frame.number)
-        for outlet in self._outlets:
-            outlet.put(frame.packed())
-        if frame.offset + frame.length <= arrival.position and frame.offset < arrival.position:
-            self._discard(connection, frame.length)
-            self._forward(arrival.open_file, frame.offset, frame.length)
-        elif frame.offset == arrival.position:
-            self._receive(connection, arrival, frame.length)
-        else:
-            raise TransferError(f"{arrival.file.path}: expected byte {arrival.position}, got byte {frame.offset}")
-        if frame.offset + frame.length == arrival.file.size_bytes:
-            self._hashing.put(_Piece(arrival, arrival.position, 0, is_last=True))
+
+        def hashed(content: memoryview) -> None:
+            arrival.digest.update(content)
+            arrival.position += len(content)
+            self._count(len(content))
+
+        for block in self._passed_on(frame, connection, hashed):
+            ends_chunk = arrival.position % CHUNK_BYTES == 0
+            prefix = arrival.digest.hexdigest() if ends_chunk else None
+            self._writing.put(_Piece(arrival, block, arrival.position - block.length, prefix))
+        if arrival.position == arrival.file.size_bytes:
+            self._writing.put(arrival)
             self._arrival = None
 
-    def _pass_on(self, frame: Frame, connection: socket.socket) -> None:
-        """Lets bytes of a file through that this node has already: the children get them from here."""
-        self._discard(connection, frame.length)
-        if not self._outlets:
-            return
-        if self._passing is None or self._passing[0] != frame.number:
-            self._leave_file()
-            self._passing = (frame.number, OpenFile(self._state.target(self._files[frame.number]), os.O_RDONLY))
-        for outlet in self._outlets:
-            outlet.put(frame.packed(), self._passing[1], frame.offset, frame.length)
-        if frame.offset + frame.length == self._files[frame.number].size_bytes:
-            self._leave_file()
-
-    def _leave_file(self) -> None:
-        if self._passing:
-            self._passing[1].release()
-            self._passing = None
-
-    def _arrival_of(self, index: int) -> Arrival:
+    def _arrival_of(self, frame: Frame) -> Arrival | None:
+        """Returns the file that these bytes belong into; none where this node has them already."""
+        if frame.number not in self._missing:
+            return None
         if self._arrival is None:
-            self._leave_file()
-            self._arrival = Arrival(index, self._files[index], self._state, self._missing[index])
-        if self._arrival.index != index:
-            raise TransferError(f"{self._arrival.file.path}: another file came before its end")
-        return self._arrival
+            self._arrival = Arrival(frame.number, self._files[frame.number], self._state, self._missing[frame.number])
+        arrival = self._arrival
+        if arrival.index != frame.number:
+            raise TransferError(f"{arrival.file.path}: another file came before its end")
+        if frame.offset + frame.length <= arrival.position and frame.length:
+            return None
+        if frame.offset != arrival.position:
+            raise TransferError(f"{arrival.file.path}: expected byte {arrival.position}, got byte {frame.offset}")
+        return arrival
 
-    def _receive(self, connection: socket.socket, arrival: Arrival, length: int) -> None:
-        left, start = length, arrival.position
+    def _passed_on(
+        self, frame: Frame, connection: socket.socket, take: Callable[[memoryview], None]
+    ) -> Iterator[Block]:
+        """Receives what belongs to a frame, has each part of it taken, sends it to the children and yields it."""
+        header, left = frame.packed(), frame.length
+        if not left:
+            for outlet in self._outlets:
+                outlet.put(header)
         while left:
-            count = self._into_pipe(connection, left)
-            self._out_of_pipe(arrival.open_file.descriptor, arrival.position, count)
-            arrival.position += count
-            left -= count
-            self._count(count)
-            if arrival.position - start >= PIECE_BYTES or not left:
-                self._hashing.put(_Piece(arrival, start, arrival.position - start, is_last=False))
-                self._forward(arrival.open_file, start, arrival.position - start)
-                start = arrival.position
+            block = self._pool.take()
+            block.length = min(left, BLOCK_BYTES)
+            _fill(block, connection, take)
+            for outlet in self._outlets:
+                outlet.put(header, block)
+            header, left = b"", left - block.length
+            yield block
 
-    def _forward(self, file: OpenFile, offset: int, length: int) -> None:
-        for outlet in self._outlets:
-            outlet.put(b"", file, offset, length)
-
-    def _into_pipe(self, connection: socket.socket, length: int) -> int:
+    def _write(self, piece: _Piece | Arrival) -> None:
+        if isinstance(piece, Arrival):
+            self._finishing.put(piece)
+            return
         try:
-            count = os.splice(connection.fileno(), self._pipe[1], min(length, PIPE_BYTES))
-        except OSError as error:
-            raise PeerError(f"the connection broke: {error.strerror}") from error
-        if count == 0:
-            raise PeerError("the connection ended too early")
-        return count
-
-    def _out_of_pipe(self, descriptor: int, offset: int, length: int) -> None:
-        moved = 0
-        while moved < length:
-            moved += os.splice(self._pipe[0], descriptor, length - moved, offset_dst=offset + moved)
-
-    def _discard(self, connection: socket.socket, length: int) -> None:
-        while length:
-            count = self._into_pipe(connection, length)
-            length -= count
-            while count:
-                count -= os.splice(self._pipe[0], self._nowhere, count)
-
-    def _hash(self, piece: _Piece) -> None:
-        arrival, done = piece.arrival, 0
-        descriptor = arrival.open_file.descriptor
-        while done < piece.length:
-            count = os.preadv(descriptor, [self._buffer[: piece.length - done]], piece.offset + done)
-            if count == 0:
-                raise TransferError(f"{arrival.file.path} became shorter while it was written: who else writes there?")
-            arrival.digest.update(self._buffer[:count])
-            done += count
-        end = piece.offset + piece.length
-        if piece.length and end % CHUNK_BYTES == 0:
-            arrival.record_prefix()
-            start_writing(descriptor, end - CHUNK_BYTES, CHUNK_BYTES)
-            give_back_cache(descriptor, max(0, end - _KEPT_BEHIND_BYTES - CHUNK_BYTES), CHUNK_BYTES)
-        if piece.is_last:
-            self._finishing.put(arrival)
+            piece.arrival.write(piece.block.content, piece.offset)
+        finally:
+            piece.block.release()
+        if piece.prefix:
+            piece.arrival.record_prefix(piece.prefix)
 
     def _failed(self, error: Exception) -> None:
         self._report("break", who="self", reason=str(error))
+
+
+def _fill(block: Block, connection: socket.socket, take: Callable[[memoryview], None]) -> None:
+    for start in range(0, block.length, READ_BYTES):
+        part = block.content[start : start + READ_BYTES]
+        try:
+            count = connection.recv_into(part, 0, socket.MSG_WAITALL)
+        except OSError as error:
+            raise PeerError(f"the connection broke: {error.strerror}") from error
+        if count < len(part):
+            raise PeerError("the connection ended too early")
+        take(part)
+
+
+def _leave(piece: _Piece | Arrival) -> None:
+    if isinstance(piece, Arrival):
+        piece.close()
+    else:
+        piece.block.release()

@@ -1,15 +1,11 @@
 """Calls of the Linux kernel that Python's standard library does not have, or has only on some systems."""
 
-import contextlib
 import ctypes
-import fcntl
 import os
 import socket
 import struct
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
-_START_WRITING = 2  # SYNC_FILE_RANGE_WRITE
-_SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ
 
 
 def sync_file_system(descriptor: int) -> None:
@@ -19,22 +15,9 @@ def sync_file_system(descriptor: int) -> None:
         raise OSError(code, os.strerror(code))
 
 
-def start_writing(descriptor: int, offset: int, length: int) -> None:
-    """Asks the kernel to write this range now, so that the fsync at the end has little left; never waits for it."""
-    _LIBC.sync_file_range(descriptor, ctypes.c_int64(offset), ctypes.c_int64(length), _START_WRITING)
-
-
 def give_back_cache(descriptor: int, offset: int = 0, length: int = 0) -> None:
     """Gives the page cache of a range back (to the end if `length` is 0); what is not on disk yet stays."""
     os.posix_fadvise(descriptor, offset, length, os.POSIX_FADV_DONTNEED)
-
-
-def wide_pipe(capacity_bytes: int) -> tuple[int, int]:
-    """Makes a pipe that holds up to `capacity_bytes`, or what an ordinary user may have. Returns its two ends."""
-    reading, writing = os.pipe()
-    with contextlib.suppress(PermissionError):
-        fcntl.fcntl(writing, _SET_PIPE_SIZE, capacity_bytes)
-    return reading, writing
 
 
 def limit_silence(connection: socket.socket, seconds: float) -> None:

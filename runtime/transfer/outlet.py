@@ -1,4 +1,4 @@
-"""Sends to one child what is put in, from files, without copying it through this process."""
+"""Sends to one child what is put in: from files without copying it through this process, or from memory."""
 
 import contextlib
 import os
@@ -6,26 +6,38 @@ import queue
 import socket
 import threading
 from collections.abc import Callable
+from typing import Protocol
 
 from runtime.transfer.kernel import give_back_cache
 
 _LEAD = 64
-_ZEROS = bytes(1 << 20)
+
+
+class Payload(Protocol):
+    """What follows a header; several outlets send the same one."""
+
+    def share(self) -> None:
+        """Adds a user."""
+
+    def release(self) -> None:
+        """Takes a user away."""
+
+    def send(self, connection: socket.socket) -> None:
+        """Sends all of it."""
 
 
 class OpenFile:
-    """A file that several threads read or write; it is closed, and its page cache given back, after the last one."""
+    """A file that several threads read; it is closed, and its page cache given back, after the last one."""
 
-    def __init__(self, path: str, flags: int) -> None:
-        self.descriptor = os.open(path, flags, 0o644)
+    def __init__(self, path: str) -> None:
+        self.descriptor = os.open(path, os.O_RDONLY)
         self._users = 1
         self._lock = threading.Lock()
 
-    def share(self) -> "OpenFile":
+    def share(self) -> None:
         """Adds a user."""
         with self._lock:
             self._users += 1
-        return self
 
     def release(self) -> None:
         """Takes a user away."""
@@ -35,6 +47,48 @@ class OpenFile:
                 return
         give_back_cache(self.descriptor)
         os.close(self.descriptor)
+
+
+class FileRange:
+    """A part of an open file; zeros take the place of bytes that the file has no longer."""
+
+    def __init__(self, file: OpenFile, offset: int, length: int) -> None:
+        self._file, self._offset, self._length = file, offset, length
+        self.share, self.release = file.share, file.release
+
+    def send(self, connection: socket.socket) -> None:
+        """Sends it from the page cache."""
+        offset, end = self._offset, self._offset + self._length
+        while offset < end:
+            count = os.sendfile(connection.fileno(), self._file.descriptor, offset, end - offset)
+            if count == 0:
+                # The child learns it from the hash, the source says so afterwards.
+                Zeros(end - offset).send(connection)
+                return
+            offset += count
+
+
+class Zeros:
+    """So many zeros."""
+
+    _BLOCK = memoryview(bytes(1 << 20))
+
+    def __init__(self, length: int) -> None:
+        self._length = length
+
+    def share(self) -> None:
+        """Zeros are for everybody."""
+
+    def release(self) -> None:
+        """Zeros are for everybody."""
+
+    def send(self, connection: socket.socket) -> None:
+        """Sends them."""
+        left = self._length
+        while left:
+            count = min(left, len(self._BLOCK))
+            connection.sendall(self._BLOCK[:count])
+            left -= count
 
 
 class Outlet:
@@ -50,13 +104,15 @@ class Outlet:
         self.broken: str | None = None
         self._connection = connection
         self._on_break = on_break
-        self._waiting: queue.Queue[tuple[bytes, OpenFile | None, int, int] | None] = queue.Queue(_LEAD)
+        self._waiting: queue.Queue[tuple[bytes, Payload | None] | None] = queue.Queue(_LEAD)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def put(self, header: bytes, file: OpenFile | None = None, offset: int = 0, length: int = 0) -> None:
-        """Sends a header, then a range of a file (zeros where there is no file); waits while the child is behind."""
-        self._waiting.put((header, file.share() if file else None, offset, length))
+    def put(self, header: bytes, payload: Payload | None = None) -> None:
+        """Sends a header, then what belongs to it; waits while the child is behind."""
+        if payload:
+            payload.share()
+        self._waiting.put((header, payload))
 
     def discard_waiting(self) -> None:
         """Forgets what was put in and has not begun to go out."""
@@ -72,36 +128,23 @@ class Outlet:
 
     def _run(self) -> None:
         while (item := self._waiting.get()) is not None:
-            header, file, offset, length = item
+            header, payload = item
             if self.broken is None:
                 try:
-                    self._send(header, file, offset, length)
+                    self._send(header, payload)
                 except BlockingIOError:
                     self._break("it takes no byte any more")
                 except OSError as error:
                     self._break(error.strerror or str(error))
-            if file:
-                file.release()
+            if payload:
+                payload.release()
         self._connection.close()
 
-    def _send(self, header: bytes, file: OpenFile | None, offset: int, length: int) -> None:
+    def _send(self, header: bytes, payload: Payload | None) -> None:
         if header:
-            self._send_all(memoryview(header), socket.MSG_MORE if length else 0)
-        end = offset + length
-        while file and offset < end:
-            count = os.sendfile(self._connection.fileno(), file.descriptor, offset, end - offset)
-            if count == 0:
-                # The file became shorter. The child learns it from the hash, the source says so afterwards.
-                file = None
-            offset += count
-        while offset < end:
-            offset += self._send_all(memoryview(_ZEROS)[: end - offset], 0)
-
-    def _send_all(self, content: memoryview, flags: int) -> int:
-        sent = 0
-        while sent < len(content):
-            sent += self._connection.send(content[sent:], flags)
-        return sent
+            self._connection.sendall(header, socket.MSG_MORE if payload else 0)
+        if payload:
+            payload.send(self._connection)
 
     def _break(self, reason: str) -> None:
         self.broken = reason

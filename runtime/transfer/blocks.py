@@ -1,0 +1,61 @@
+"""Memory through which bytes pass from a connection to the disk and to the children, taken once and used again."""
+
+import mmap
+import queue
+import socket
+import threading
+
+BLOCK_BYTES = 1 << 20
+
+
+class Block:
+    """A piece of memory that begins at a page, as direct writes need it; free again after its last user.
+
+    Attributes:
+        memory: all of it.
+        length: how many bytes of it are filled.
+    """
+
+    def __init__(self, memory: memoryview, free: "queue.SimpleQueue[Block]") -> None:
+        self.memory = memory
+        self.length = 0
+        self._free = free
+        self._users = 1
+        self._lock = threading.Lock()
+
+    @property
+    def content(self) -> memoryview:
+        """What it is filled with."""
+        return self.memory[: self.length]
+
+    def share(self) -> None:
+        """Adds a user."""
+        with self._lock:
+            self._users += 1
+
+    def release(self) -> None:
+        """Takes a user away."""
+        with self._lock:
+            self._users -= 1
+            if self._users:
+                return
+            self._users = 1
+        self._free.put(self)
+
+    def send(self, connection: socket.socket) -> None:
+        """Sends what it is filled with."""
+        connection.sendall(self.content)
+
+
+class BlockPool:
+    """A number of blocks; who wants one waits until one is free, so that nobody runs far ahead of the slowest."""
+
+    def __init__(self, blocks: int) -> None:
+        self._free: queue.SimpleQueue[Block] = queue.SimpleQueue()
+        memory = memoryview(mmap.mmap(-1, blocks * BLOCK_BYTES))
+        for start in range(0, len(memory), BLOCK_BYTES):
+            self._free.put(Block(memory[start : start + BLOCK_BYTES], self._free))
+
+    def take(self) -> Block:
+        """Returns a block with one user, who releases it."""
+        return self._free.get()
