@@ -40,9 +40,9 @@ VARIANTS = [
     Variant("as it is", "", "", ""),
     *(Variant(f"{count} streams", "", "streams", str(count)) for count in (1, 2, 4, 8)),
     *(Variant(f"chunk of {size} MiB", "frames.py", "CHUNK_BYTES", f"{size} << 20") for size in (1, 4, 32)),
-    *(Variant(f"piece of {size} KiB", "intake.py", "PIECE_BYTES", f"{size} << 10") for size in (256, 4096)),
-    *(Variant(f"pipe of {size} KiB", "intake.py", "PIPE_BYTES", f"{size} << 10") for size in (64, 256)),
-    *(Variant(f"hash reads {size} KiB", "intake.py", "READ_BYTES", f"{size} << 10") for size in (64, 1024)),
+    *(Variant(f"block of {size} MiB", "blocks.py", "BLOCK_BYTES", f"{size} << 20") for size in (1, 4, 8)),
+    *(Variant(f"{count} blocks", "intake.py", "POOL_BLOCKS", str(count)) for count in (4, 8, 32)),
+    *(Variant(f"lead of {count} frames", "outlet.py", "_LEAD", str(count)) for count in (2, 64)),
 ]
 
 

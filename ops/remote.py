@@ -1,5 +1,6 @@
 """Runs a verb of runtime/ on a node over ssh and says plainly why it did not work."""
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -9,11 +10,18 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from ops.errors import OperationError
+from ops.places import cache_folder
 from ops.runtime_package import runtime_package
 from runtime.node.progress import PREFIX
 from spec.connection import Connection
 
 _RUNTIME_IS_ABSENT = 91
+_KEPT_OPEN_SECONDS = 15
+"""A stack has dozens of tasks for each node: one connection serves them all (0.01 s each instead of 0.19 s)."""
+
+_LONGEST_SOCKET_PATH = 107 - len(".0123456789abcdef")
+"""What the kernel takes, less what ssh appends while it makes the socket."""
+
 _SSH_FAILED = 255
 _TIMED_OUT = (124, 137)
 
@@ -79,9 +87,21 @@ def runtime_is_absent(code: int) -> bool:
 
 
 def ssh_command(connection: Connection, remote: str) -> list[str]:
-    """Returns the argv that runs a shell text on the node."""
+    """Returns the argv that runs a shell text on the node, over a connection that an earlier one may have left open."""
     target = f"{connection.user}@{connection.address}"
-    return ["ssh", *connection.ssh_options(), "-p", str(connection.port), target, remote]
+    options = [*connection.ssh_options(), *_sharing_options(connection)]
+    return ["ssh", *options, "-p", str(connection.port), target, remote]
+
+
+def _sharing_options(connection: Connection) -> list[str]:
+    """Returns the options that share a connection among all that know the node by the same key, address and login."""
+    folder = cache_folder() / "ssh"
+    socket = folder / hashlib.sha256(connection.model_dump_json().encode()).hexdigest()[:16]
+    if len(str(socket)) > _LONGEST_SOCKET_PATH:
+        return []
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    options = ("ControlMaster=auto", f"ControlPath={socket}", f"ControlPersist={_KEPT_OPEN_SECONDS}")
+    return [word for option in options for word in ("-o", option)]
 
 
 def install_runtime(connection: Connection, storage_folder: str) -> None:

@@ -5,7 +5,7 @@ import queue
 import socket
 import threading
 
-BLOCK_BYTES = 1 << 20
+BLOCK_BYTES = 2 << 20
 
 
 class Block:

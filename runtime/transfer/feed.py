@@ -79,11 +79,12 @@ class Feed:
     def _send_from(self, source: OpenFile, index: int, start: int, end: int) -> None:
         if end - start > CHUNK_BYTES:
             os.posix_fadvise(source.descriptor, start, 0, os.POSIX_FADV_SEQUENTIAL)
+            os.posix_fadvise(source.descriptor, start, _READ_AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
         offset = start
         while True:
             length = min(end, (offset // CHUNK_BYTES + 1) * CHUNK_BYTES) - offset
-            if offset + length < end:
-                os.posix_fadvise(source.descriptor, offset + length, _READ_AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
+            if offset + _READ_AHEAD_BYTES < end:
+                os.posix_fadvise(source.descriptor, offset + _READ_AHEAD_BYTES, length, os.POSIX_FADV_WILLNEED)
             for outlet in self._outlets:
                 outlet.put(Frame(DATA, index, offset, length).packed(), FileRange(source, offset, length))
             self._count(length)

@@ -1,6 +1,6 @@
 """Takes one connection's frames: each byte is hashed, goes to the children and into a file, all at once.
 
-A block is hashed while the processor still has it near, then written and passed on by threads of their own.
+A block is hashed where it lies, while threads of their own write it and pass it on.
 """
 
 import hashlib
@@ -18,8 +18,7 @@ from runtime.transfer.inspection import Beginning
 from runtime.transfer.outlet import Outlet
 from runtime.transfer.state import FolderState, WantedFile
 
-POOL_BLOCKS = 32
-READ_BYTES = 1 << 18
+POOL_BLOCKS = 16
 _LEAD = 64
 
 
@@ -98,32 +97,29 @@ class Intake:
             raise TransferError(f"the sender speaks another language (frame {frame.kind})")
 
     def _take_probe(self, frame: Frame, connection: socket.socket) -> None:
-        def hashed(content: memoryview) -> None:
-            self._probe_digest.update(content)
-            self._count(len(content))
-
-        for block in self._passed_on(frame, connection, hashed):
+        for block in self._passed_on(frame, connection):
+            self._probe_digest.update(block.content)
+            self._count(block.length)
             block.release()
 
     def _take_data(self, frame: Frame, connection: socket.socket) -> None:
         arrival = self._arrival_of(frame)
-        if arrival is None:
-            for block in self._passed_on(frame, connection, lambda _: None):
+        for block in self._passed_on(frame, connection):
+            if arrival is None:
                 block.release()
-            return
-
-        def hashed(content: memoryview) -> None:
-            arrival.digest.update(content)
-            arrival.position += len(content)
-            self._count(len(content))
-
-        for block in self._passed_on(frame, connection, hashed):
-            ends_chunk = arrival.position % CHUNK_BYTES == 0
-            prefix = arrival.digest.hexdigest() if ends_chunk else None
-            self._writing.put(_Piece(arrival, block, arrival.position - block.length, prefix))
-        if arrival.position == arrival.file.size_bytes:
+            else:
+                self._take_block(arrival, block)
+        if arrival and arrival.position == arrival.file.size_bytes:
             self._writing.put(arrival)
             self._arrival = None
+
+    def _take_block(self, arrival: Arrival, block: Block) -> None:
+        offset = arrival.position
+        arrival.digest.update(block.content)
+        arrival.position += block.length
+        self._count(block.length)
+        prefix = arrival.digest.hexdigest() if arrival.position % CHUNK_BYTES == 0 else None
+        self._writing.put(_Piece(arrival, block, offset, prefix))
 
     def _arrival_of(self, frame: Frame) -> Arrival | None:
         """Returns the file that these bytes belong into; none where this node has them already."""
@@ -140,10 +136,8 @@ class Intake:
             raise TransferError(f"{arrival.file.path}: expected byte {arrival.position}, got byte {frame.offset}")
         return arrival
 
-    def _passed_on(
-        self, frame: Frame, connection: socket.socket, take: Callable[[memoryview], None]
-    ) -> Iterator[Block]:
-        """Receives what belongs to a frame, has each part of it taken, sends it to the children and yields it."""
+    def _passed_on(self, frame: Frame, connection: socket.socket) -> Iterator[Block]:
+        """Receives what belongs to a frame and yields each block, which its user releases; the children get it too."""
         header, left = frame.packed(), frame.length
         if not left:
             for outlet in self._outlets:
@@ -151,7 +145,7 @@ class Intake:
         while left:
             block = self._pool.take()
             block.length = min(left, BLOCK_BYTES)
-            _fill(block, connection, take)
+            _fill(block, connection)
             for outlet in self._outlets:
                 outlet.put(header, block)
             header, left = b"", left - block.length
@@ -172,16 +166,13 @@ class Intake:
         self._report("break", who="self", reason=str(error))
 
 
-def _fill(block: Block, connection: socket.socket, take: Callable[[memoryview], None]) -> None:
-    for start in range(0, block.length, READ_BYTES):
-        part = block.content[start : start + READ_BYTES]
-        try:
-            count = connection.recv_into(part, 0, socket.MSG_WAITALL)
-        except OSError as error:
-            raise PeerError(f"the connection broke: {error.strerror}") from error
-        if count < len(part):
-            raise PeerError("the connection ended too early")
-        take(part)
+def _fill(block: Block, connection: socket.socket) -> None:
+    try:
+        count = connection.recv_into(block.content, 0, socket.MSG_WAITALL)
+    except OSError as error:
+        raise PeerError(f"the connection broke: {error.strerror}") from error
+    if count < block.length:
+        raise PeerError("the connection ended too early")
 
 
 def _leave(piece: _Piece | Arrival) -> None:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from runtime.transfer.kernel import give_back_cache
 
-_LEAD = 64
+_LEAD = 8
 
 
 class Payload(Protocol):

@@ -3,6 +3,7 @@
 import json
 import queue
 import secrets
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from ops.bench.observing import Observation, ObservedNode
 from ops.doctor.examining import judge
 from ops.node_session import NodeSession
-from ops.remote import run_on_node
+from ops.remote import NodeError, run_on_node, ssh_command
 from ops.stacks import planned
 from spec.connection import Connection
 from tests.engine.loopback_ssh import ssh_server
@@ -91,3 +92,25 @@ def test_a_node_is_observed_from_the_first_to_the_last_moment(node: Connection, 
     assert use.samples[-1].rail_bytes > 0
     assert use.lowest_available_bytes > 0
     assert json.loads(use.model_dump_json())["rails"] == ["lo"]
+
+
+def test_tasks_share_one_connection_but_only_with_who_knows_the_node_by_the_same_key(
+    node: Connection, tmp_path: Path
+) -> None:
+    def port_of_the_client() -> str:
+        command = ssh_command(node, "echo $SSH_CONNECTION")
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[1]
+
+    assert port_of_the_client() == port_of_the_client()
+    another = node.model_copy(update={"host_key": "ssh-ed25519 " + node.host_key.split()[1][:-4] + "AAAA"})
+    with pytest.raises(NodeError, match="does not show the host key that its cluster file pins"):
+        run_on_node(another, str(tmp_path), "facts", {})
+
+
+def test_a_cache_folder_too_deep_for_a_socket_only_costs_time(
+    node: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GB10_SERVING_CACHE", f"/tmp/{'deep' * 20}")
+    command = ssh_command(node, "echo here")
+    assert not any("Control" in word for word in command)
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "here\n"
