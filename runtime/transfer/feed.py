@@ -79,12 +79,12 @@ class Feed:
     def _send_from(self, source: OpenFile, index: int, start: int, end: int) -> None:
         if end - start > CHUNK_BYTES:
             os.posix_fadvise(source.descriptor, start, 0, os.POSIX_FADV_SEQUENTIAL)
-            os.posix_fadvise(source.descriptor, start, _READ_AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
+            _read_ahead(source.descriptor, start, min(_READ_AHEAD_BYTES, end - start))
         offset = start
         while True:
             length = min(end, (offset // CHUNK_BYTES + 1) * CHUNK_BYTES) - offset
             if offset + _READ_AHEAD_BYTES < end:
-                os.posix_fadvise(source.descriptor, offset + _READ_AHEAD_BYTES, length, os.POSIX_FADV_WILLNEED)
+                _read_ahead(source.descriptor, offset + _READ_AHEAD_BYTES, length)
             for outlet in self._outlets:
                 outlet.put(Frame(DATA, index, offset, length).packed(), FileRange(source, offset, length))
             self._count(length)
@@ -101,3 +101,11 @@ class Feed:
     def _end(self) -> None:
         for outlet in self._outlets:
             outlet.put(Frame(END).packed())
+
+
+def _read_ahead(descriptor: int, offset: int, length: int) -> None:
+    """Has the kernel read a range; where its last byte is in memory already, asking for all pages would only cost."""
+    try:
+        os.preadv(descriptor, [bytearray(1)], offset + length - 1, os.RWF_NOWAIT)
+    except OSError:
+        os.posix_fadvise(descriptor, offset, length, os.POSIX_FADV_WILLNEED)

@@ -18,7 +18,7 @@ from runtime.transfer.inspection import Beginning
 from runtime.transfer.outlet import Outlet
 from runtime.transfer.state import FolderState, WantedFile
 
-POOL_BLOCKS = 16
+POOL_BLOCKS = 8
 _LEAD = 64
 
 
