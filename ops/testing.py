@@ -1,5 +1,6 @@
 """`fleet test`: lint, types and the levels of tests, in the order in which they are cheapest to fail."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -14,7 +15,12 @@ from ops.progress import CONSOLE, progress
 from ops.toolchain import ensure_toolchain
 
 LEVELS = ("lint", "types", "unit", "graph", "patches", "engine", "lab")
-_NEED_ENGINE = {"engine", "lab"}
+_FABRICS = {
+    "engine": ("test", "198.51.100.128/28 198.51.100.144/28"),
+    "lab": ("test-lab", "198.51.100.160/28 198.51.100.176/28"),
+}
+"""Levels with tests on virtual nodes: name and subnets of the fabric that each has to itself."""
+
 _PYTHON = [sys.executable, "-m"]
 _SOURCES = ("__main__.py", "spec", "components", "runtime", "ops", "lab", "bench", "tests", "tools")
 
@@ -22,7 +28,8 @@ _SOURCES = ("__main__.py", "spec", "components", "runtime", "ops", "lab", "bench
 def run_tests(levels: Sequence[str]) -> int:
     """Runs the levels. Returns 0, or the code of the first command that failed.
 
-    Tests on virtual nodes mostly wait, so the others run beside them; their output comes after.
+    Tests on virtual nodes mostly wait, so those of each level and all others run side by side; what those say that are
+    not the first comes after it.
 
     Raises:
         OperationError: a level is not known.
@@ -31,14 +38,15 @@ def run_tests(levels: Sequence[str]) -> int:
     if unknown:
         raise OperationError(f"no test level {', '.join(unknown)}; there are: {', '.join(LEVELS)}")
     variables = dict(os.environ)
-    if _NEED_ENGINE & set(levels):
+    if _FABRICS.keys() & set(levels):
         with progress("setup") as report:
             variables |= environment_of(ensure_toolchain(report))
     for command in _checks(levels):
         if code := _run(command, variables):
             return code
     folders = [f"tests/{level}" for level in LEVELS if level in levels and (PROJECT / "tests" / level).is_dir()]
-    return _run_pytest(folders, bool(_NEED_ENGINE & set(levels)), variables) if folders else 0
+    on_nodes = [level for level in levels if level in _FABRICS]
+    return _run_pytest(folders, on_nodes, variables) if folders else 0
 
 
 def _checks(levels: Sequence[str]) -> list[list[str]]:
@@ -59,20 +67,46 @@ def _run(command: list[str], variables: dict[str, str]) -> int:
     return code
 
 
-def _run_pytest(folders: list[str], on_nodes: bool, variables: dict[str, str]) -> int:
+def _run_pytest(folders: list[str], on_nodes: list[str], variables: dict[str, str]) -> int:
     pytest = [*_PYTHON, "pytest", "--durations=10"]
     if not on_nodes:
         return _run([*pytest, *folders], variables)
-    with tempfile.TemporaryFile("w+") as output:
-        beside = subprocess.Popen(
-            [*pytest, "-m", "not nodes", *folders], cwd=PROJECT, env=variables, stdout=output, stderr=subprocess.STDOUT
+    runs = [([*pytest, "-m", "nodes", f"tests/{level}"], variables | _fabric_of(level)) for level in on_nodes]
+    (first, first_variables), *others = [*runs, ([*pytest, "-m", "not nodes", *folders], variables)]
+    with contextlib.ExitStack() as stack:
+        beside = [stack.enter_context(contextlib.closing(_Beside(command, own))) for command, own in others]
+        code = _run(first, first_variables)
+        codes = [code, *(run.ended() for run in beside)]
+    return next((code for code in codes if code), 0)
+
+
+def _fabric_of(level: str) -> dict[str, str]:
+    """Returns what tells tests/virtual.py which fabric it has."""
+    name, subnets = _FABRICS[level]
+    return {"GB10_SERVING_TEST_FABRIC": name, "GB10_SERVING_TEST_SUBNETS": subnets}
+
+
+class _Beside:
+    """A command whose output waits until it is asked how it ended."""
+
+    def __init__(self, command: list[str], variables: dict[str, str]) -> None:
+        self._title = f"$ {' '.join(command[2:])}"
+        self._output = tempfile.TemporaryFile("w+")  # noqa: SIM115 - it lives as long as the command
+        self._process = subprocess.Popen(
+            command, cwd=PROJECT, env=variables, stdout=self._output, stderr=subprocess.STDOUT
         )
-        try:
-            code = _run([*pytest, "-m", "nodes", *folders], variables)
-            beside.wait()
-        finally:
-            beside.kill()
-        output.seek(0)
-        sys.stdout.write(output.read())
+
+    def ended(self) -> int:
+        """Waits for its end, shows what it said and returns its code."""
+        self._process.wait()
+        CONSOLE.print(self._title, markup=False, style="bold")
+        self._output.seek(0)
+        sys.stdout.write(self._output.read())
         sys.stdout.flush()
-    return code or beside.returncode
+        return self._process.returncode
+
+    def close(self) -> None:
+        """Ends it."""
+        self._process.kill()
+        self._process.wait()
+        self._output.close()

@@ -30,7 +30,7 @@ from tests.checkpoints import checkpoint, write_flat
 
 PROJECT = Path(__file__).parents[1]
 FABRIC = os.environ.get("GB10_SERVING_TEST_FABRIC", "test")
-"""Another name, with `GB10_SERVING_TEST_SUBNETS`, lets a second checkout test beside the first."""
+"""Another name, with `GB10_SERVING_TEST_SUBNETS`, lets a second run test beside the first, as `./fleet test` does."""
 
 _MANAGEMENT, _RAIL = (
     ipaddress.IPv4Network(text)

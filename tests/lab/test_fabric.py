@@ -77,7 +77,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
         {
             "hardware": "virtual",
             "ssh": {"identity_file": str(tmp_path_factory.mktemp("keys") / "id_ed25519"), "connect_timeout_seconds": 5},
-            "virtual_fabric": {"management_subnet": "198.51.100.192/27", "rail_subnets": ["198.51.100.224/27"]},
+            "virtual_fabric": {"management_subnet": "198.51.100.192/27", "rail_subnets": ["198.51.100.224/28"]},
             "nodes": {name: _node(number) for number, name in enumerate(_NODES)},
         }
     )
