@@ -5,6 +5,7 @@ import fcntl
 import mmap
 import os
 import queue
+import struct
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from runtime.transfer.agent import _shared_queue
 from runtime.transfer.arrival import SMALL_BYTES, Arrival
 from runtime.transfer.blocks import BLOCK_BYTES, BlockPool
 from runtime.transfer.follower import Follower
@@ -19,6 +21,7 @@ from runtime.transfer.inspection import Beginning
 from runtime.transfer.state import FolderState, WantedFile
 
 ALIGNMENT_BYTES = 1 << 16
+JOB = struct.Struct("=IQ")
 SIZES = [0, 1, SMALL_BYTES - 1, SMALL_BYTES, SMALL_BYTES + 1, BLOCK_BYTES + ALIGNMENT_BYTES, 2 * BLOCK_BYTES + 4097]
 
 
@@ -137,3 +140,20 @@ def write(arrival: Arrival, content: bytes) -> None:
         block = content[offset : offset + BLOCK_BYTES]
         memory[: len(block)] = block
         arrival.write(memoryview(memory)[: len(block)], offset)
+
+
+def test_processes_that_share_jobs_do_each_once() -> None:
+    jobs = [(number, number << 33) for number in range(20_000)]
+    next_job = _shared_queue(jobs)
+    reading, writing = os.pipe()
+    for _ in range(4):
+        if os.fork() == 0:
+            while (job := next_job()) is not None:
+                os.write(writing, JOB.pack(*job))
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as stream:
+        done = stream.read()
+    for _ in range(4):
+        os.wait()
+    assert sorted(JOB.iter_unpack(done)) == jobs
