@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import tarfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -158,6 +159,20 @@ def test_an_export_names_its_files_by_their_content_and_is_used_again(docker: Pa
     assert docker.with_name("docker.calls").read_text() == "save\n" * 2
     assert len(export(tmp_path / "storage", held=0)["files"]) == 3
     assert docker.with_name("docker.calls").read_text() == "save\n" * 3
+
+
+@pytest.mark.usefixtures("docker")
+def test_what_was_written_for_a_share_that_was_given_up_goes_after_a_day(tmp_path: Path) -> None:
+    folder = Path(export(tmp_path / "storage")["folder"])
+    forgotten, young = folder.with_name("forgotten"), folder.with_name("young")
+    for other, hours in ((forgotten, 25), (young, 23)):
+        other.mkdir()
+        written = time.time() - hours * 3600
+        os.utime(other, (written, written))
+    identity = f"sha256:{folder.name}"
+    answer = image_export.discard_export({"storage_folder": str(tmp_path / "storage"), "identity": identity})
+    assert answer == {"removed": True}
+    assert [path.name for path in folder.parent.iterdir() if path.is_dir()] == ["young"]
 
 
 def test_a_layer_that_is_not_what_it_is_called_is_not_exported(docker: Path, tmp_path: Path) -> None:

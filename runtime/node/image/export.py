@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import tarfile
+import time
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -21,6 +22,7 @@ from runtime.node.image.store import ImageStore, image_store, layers_of, name_of
 from runtime.node.progress import tell
 
 CONFIG_FILE = "config.json"
+_GIVEN_UP_SECONDS = 24 * 3600
 
 
 def export(request: dict[str, Any]) -> dict[str, Any]:
@@ -43,6 +45,7 @@ def export(request: dict[str, Any]) -> dict[str, Any]:
     folder = outgoing_folder(storage_folder, identity)
     with locked(folder.with_name(".lock")):
         folder.mkdir(parents=True, exist_ok=True)
+        os.utime(folder)
         wanted = list(dict.fromkeys(layers[request["held"] :]))
         _write_all(image, image_store(), storage_folder, folder, wanted)
         names = [CONFIG_FILE, *(layer_file(diff_id) for diff_id in wanted)]
@@ -50,12 +53,21 @@ def export(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def discard_export(request: dict[str, Any]) -> dict[str, Any]:
-    """Removes what `export` wrote for the image of `identity`, once every node has it."""
+    """Removes what `export` wrote for the image of `identity`, once every node has it, and what was forgotten here."""
     folder = outgoing_folder(Path(request["storage_folder"]), request["identity"])
     with locked(folder.with_name(".lock")):
         there = folder.is_dir()
         shutil.rmtree(folder, ignore_errors=True)
+        _remove_given_up(folder.parent)
     return {"removed": there}
+
+
+def _remove_given_up(outgoing: Path) -> None:
+    """Removes what was written for shares that were given up: nobody has asked for it for a day."""
+    for folder in outgoing.iterdir():
+        if folder.is_dir() and time.time() - folder.stat().st_mtime > _GIVEN_UP_SECONDS:
+            shutil.rmtree(folder, ignore_errors=True)
+            tell(f"removed {folder}: the transfer of that image was given up")
 
 
 def outgoing_folder(storage_folder: Path, identity: str) -> Path:
