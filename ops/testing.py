@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ops.environment import environment_of
 from ops.errors import OperationError
@@ -15,11 +16,42 @@ from ops.progress import CONSOLE, progress
 from ops.toolchain import ensure_toolchain
 
 LEVELS = ("lint", "types", "unit", "graph", "patches", "engine", "lab")
-_FABRICS = {
-    "engine": ("test", "198.51.100.128/28 198.51.100.144/28"),
-    "lab": ("test-lab", "198.51.100.160/28 198.51.100.176/28"),
-}
-"""Levels with tests on virtual nodes: name and subnets of the fabric that each has to itself."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """Tests on virtual nodes that run one after the other, on a fabric of their own.
+
+    Attributes:
+        fabric: its name.
+        subnets: those of tests/virtual.py, management first.
+        level: whose test files.
+        part, parts: which of so many parts of them.
+    """
+
+    fabric: str
+    subnets: str
+    level: str
+    part: int
+    parts: int
+
+    @property
+    def files(self) -> list[str]:
+        """The test files; neighbours by name stay together."""
+        files = sorted(f"tests/{self.level}/{path.name}" for path in (PROJECT / "tests" / self.level).glob("test_*.py"))
+        return files[len(files) * self.part // self.parts : len(files) * (self.part + 1) // self.parts]
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What tells tests/virtual.py which fabric it has."""
+        return {"GB10_SERVING_TEST_FABRIC": self.fabric, "GB10_SERVING_TEST_SUBNETS": self.subnets}
+
+
+SHARES = (
+    Share("test", "198.51.100.128/28 198.51.100.144/28", "engine", 0, 2),
+    Share("test-2", "198.51.100.224/29 198.51.100.232/29", "engine", 1, 2),
+    Share("test-lab", "198.51.100.160/28 198.51.100.176/28", "lab", 0, 1),
+)
 
 _PYTHON = [sys.executable, "-m"]
 _SOURCES = ("__main__.py", "spec", "components", "runtime", "ops", "lab", "bench", "tests", "tools")
@@ -28,8 +60,8 @@ _SOURCES = ("__main__.py", "spec", "components", "runtime", "ops", "lab", "bench
 def run_tests(levels: Sequence[str]) -> int:
     """Runs the levels. Returns 0, or the code of the first command that failed.
 
-    Tests on virtual nodes mostly wait, so those of each level and all others run side by side; what those say that are
-    not the first comes after it.
+    Tests on virtual nodes mostly wait, so they run side by side on several fabrics, and beside all others. The first
+    part is shown as it goes, what the others say comes after it.
 
     Raises:
         OperationError: a level is not known.
@@ -38,15 +70,15 @@ def run_tests(levels: Sequence[str]) -> int:
     if unknown:
         raise OperationError(f"no test level {', '.join(unknown)}; there are: {', '.join(LEVELS)}")
     variables = dict(os.environ)
-    if _FABRICS.keys() & set(levels):
+    shares = [share for share in SHARES if share.level in levels]
+    if shares:
         with progress("setup") as report:
             variables |= environment_of(ensure_toolchain(report))
     for command in _checks(levels):
         if code := _run(command, variables):
             return code
     folders = [f"tests/{level}" for level in LEVELS if level in levels and (PROJECT / "tests" / level).is_dir()]
-    on_nodes = [level for level in levels if level in _FABRICS]
-    return _run_pytest(folders, on_nodes, variables) if folders else 0
+    return _run_pytest(folders, shares, variables) if folders else 0
 
 
 def _checks(levels: Sequence[str]) -> list[list[str]]:
@@ -67,23 +99,16 @@ def _run(command: list[str], variables: dict[str, str]) -> int:
     return code
 
 
-def _run_pytest(folders: list[str], on_nodes: list[str], variables: dict[str, str]) -> int:
+def _run_pytest(folders: list[str], shares: list[Share], variables: dict[str, str]) -> int:
     pytest = [*_PYTHON, "pytest", "--durations=10"]
-    if not on_nodes:
+    if not shares:
         return _run([*pytest, *folders], variables)
-    runs = [([*pytest, "-m", "nodes", f"tests/{level}"], variables | _fabric_of(level)) for level in on_nodes]
+    runs = [([*pytest, "-m", "nodes", *share.files], variables | share.variables) for share in shares]
     (first, first_variables), *others = [*runs, ([*pytest, "-m", "not nodes", *folders], variables)]
     with contextlib.ExitStack() as stack:
         beside = [stack.enter_context(contextlib.closing(_Beside(command, own))) for command, own in others]
-        code = _run(first, first_variables)
-        codes = [code, *(run.ended() for run in beside)]
+        codes = [_run(first, first_variables), *(run.ended() for run in beside)]
     return next((code for code in codes if code), 0)
-
-
-def _fabric_of(level: str) -> dict[str, str]:
-    """Returns what tells tests/virtual.py which fabric it has."""
-    name, subnets = _FABRICS[level]
-    return {"GB10_SERVING_TEST_FABRIC": name, "GB10_SERVING_TEST_SUBNETS": subnets}
 
 
 class _Beside:

@@ -36,7 +36,7 @@ _MANAGEMENT, _RAIL = (
     ipaddress.IPv4Network(text)
     for text in os.environ.get("GB10_SERVING_TEST_SUBNETS", "198.51.100.128/27 198.51.100.160/27").split()
 )
-_BEFORE_FIRST = 11 if _MANAGEMENT.num_addresses > 16 else 9
+_BEFORE_FIRST = min(11, _MANAGEMENT.num_addresses - 7)
 """Addresses before the first node's; small networks have fewer to spare."""
 
 NODES = tuple(f"test-{number}" for number in range(1, 5))

@@ -15,9 +15,9 @@ def sync_file_system(descriptor: int) -> None:
         raise OSError(code, os.strerror(code))
 
 
-def give_back_cache(descriptor: int, offset: int = 0, length: int = 0) -> None:
-    """Gives the page cache of a range back (to the end if `length` is 0); what is not on disk yet stays."""
-    os.posix_fadvise(descriptor, offset, length, os.POSIX_FADV_DONTNEED)
+def give_back_cache(descriptor: int) -> None:
+    """Gives the page cache of a file back; what is not on disk yet stays."""
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def limit_silence(connection: socket.socket, seconds: float) -> None:

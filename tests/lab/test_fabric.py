@@ -67,7 +67,7 @@ def _node(number: int) -> dict[str, object]:
         "management_address": f"198.51.100.{200 + number}",
         "host_key": public_line(host_key(_NODES[number])),
         "switch": "virtual",
-        "rails": [{"address": f"198.51.100.{232 + number}", "interface": "rail0"}],
+        "rails": [{"address": f"198.51.100.{216 + number}", "interface": "rail0"}],
     }
 
 
@@ -77,7 +77,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
         {
             "hardware": "virtual",
             "ssh": {"identity_file": str(tmp_path_factory.mktemp("keys") / "id_ed25519"), "connect_timeout_seconds": 5},
-            "virtual_fabric": {"management_subnet": "198.51.100.192/27", "rail_subnets": ["198.51.100.224/28"]},
+            "virtual_fabric": {"management_subnet": "198.51.100.192/28", "rail_subnets": ["198.51.100.208/28"]},
             "nodes": {name: _node(number) for number, name in enumerate(_NODES)},
         }
     )
@@ -144,7 +144,7 @@ def test_all_nodes_answer(nodes: Cluster) -> None:
     assert [seen.name for seen in statuses] == list(_NODES)
     assert all(seen.ready for seen in statuses)
     assert statuses[1].management_address == "198.51.100.201"
-    assert statuses[1].rail_addresses == ("198.51.100.233",)
+    assert statuses[1].rail_addresses == ("198.51.100.217",)
 
 
 def test_a_login_needs_the_pinned_host_key(nodes: Cluster) -> None:
