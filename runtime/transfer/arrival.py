@@ -40,19 +40,16 @@ class Arrival:
 
     def write(self, content: memoryview, offset: int) -> None:
         """Writes a part that begins at a multiple of the alignment; only the end of the file may end elsewhere."""
-        aligned = len(content) - len(content) % _ALIGNMENT_BYTES
-        if self._is_direct:
-            try:
-                self._write(content[:aligned], offset)
-            except OSError as error:
-                if error.errno != errno.EINVAL:
-                    raise
-                aligned = 0
-        else:
-            aligned = 0
-        if aligned < len(content):
+        direct = len(content) - len(content) % _ALIGNMENT_BYTES if self._is_direct else 0
+        try:
+            self._write(content[:direct], offset)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            direct = 0
+        if direct < len(content):
             self._go_through_the_cache()
-            self._write(content[aligned:], offset + aligned)
+            self._write(content[direct:], offset + direct)
 
     def record_prefix(self, sha256: str) -> None:
         """Notes the hash of all bytes so far, which end at a multiple of CHUNK_BYTES."""

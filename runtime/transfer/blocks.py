@@ -4,12 +4,13 @@ import contextlib
 import mmap
 import queue
 import socket
-import threading
+
+from runtime.transfer.shared import Shared
 
 BLOCK_BYTES = 2 << 20
 
 
-class Block:
+class Block(Shared):
     """A piece of memory that begins at a page, as direct writes need it; free again after its last user.
 
     Attributes:
@@ -18,34 +19,23 @@ class Block:
     """
 
     def __init__(self, memory: memoryview, free: "queue.SimpleQueue[Block]") -> None:
+        super().__init__()
         self.memory = memory
         self.length = 0
         self._free = free
-        self._users = 1
-        self._lock = threading.Lock()
 
     @property
     def content(self) -> memoryview:
         """What it is filled with."""
         return self.memory[: self.length]
 
-    def share(self) -> None:
-        """Adds a user."""
-        with self._lock:
-            self._users += 1
-
-    def release(self) -> None:
-        """Takes a user away."""
-        with self._lock:
-            self._users -= 1
-            if self._users:
-                return
-            self._users = 1
-        self._free.put(self)
-
     def send(self, connection: socket.socket) -> None:
         """Sends what it is filled with."""
         connection.sendall(self.content)
+
+    def _give_up(self) -> None:
+        self._users = 1
+        self._free.put(self)
 
 
 class BlockPool:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from runtime.transfer.kernel import give_back_cache
+from runtime.transfer.shared import Shared
 
 _LEAD = 8
 
@@ -26,25 +27,14 @@ class Payload(Protocol):
         """Sends all of it."""
 
 
-class OpenFile:
+class OpenFile(Shared):
     """A file that several threads read; it is closed, and its page cache given back, after the last one."""
 
     def __init__(self, path: str) -> None:
+        super().__init__()
         self.descriptor = os.open(path, os.O_RDONLY)
-        self._users = 1
-        self._lock = threading.Lock()
 
-    def share(self) -> None:
-        """Adds a user."""
-        with self._lock:
-            self._users += 1
-
-    def release(self) -> None:
-        """Takes a user away."""
-        with self._lock:
-            self._users -= 1
-            if self._users:
-                return
+    def _give_up(self) -> None:
         give_back_cache(self.descriptor)
         os.close(self.descriptor)
 
