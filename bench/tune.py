@@ -41,7 +41,7 @@ VARIANTS = [
     *(Variant(f"{count} streams", "", "streams", str(count)) for count in (1, 2, 4, 8)),
     *(Variant(f"chunk of {size} MiB", "frames.py", "CHUNK_BYTES", f"{size} << 20") for size in (1, 4, 32)),
     *(Variant(f"block of {size} MiB", "blocks.py", "BLOCK_BYTES", f"{size} << 20") for size in (1, 4, 8)),
-    *(Variant(f"{count} blocks", "intake.py", "POOL_BLOCKS", str(count)) for count in (4, 8, 32)),
+    *(Variant(f"{count} blocks", "intake.py", "POOL_BLOCKS", str(count)) for count in (4, 16, 32)),
     *(Variant(f"lead of {count} frames", "outlet.py", "_LEAD", str(count)) for count in (2, 64)),
 ]
 

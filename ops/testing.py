@@ -82,9 +82,13 @@ def _checks(levels: Sequence[str]) -> list[list[str]]:
     return commands
 
 
+def _show(command: list[str]) -> None:
+    CONSOLE.print(f"$ {' '.join(command[2:])}", markup=False, style="bold")
+
+
 def _run(command: list[str], variables: dict[str, str]) -> int:
     started = time.monotonic()
-    CONSOLE.print(f"$ {' '.join(command[2:])}", markup=False, style="bold")
+    _show(command)
     code = subprocess.run(command, cwd=PROJECT, env=variables, check=False).returncode
     CONSOLE.print(f"{time.monotonic() - started:.0f} s", markup=False)
     return code
@@ -106,7 +110,7 @@ class _Beside:
     """A command whose output waits until it is asked how it ended."""
 
     def __init__(self, command: list[str], variables: dict[str, str]) -> None:
-        self._title = f"$ {' '.join(command[2:])}"
+        self._command = command
         self._output = tempfile.TemporaryFile("w+")  # noqa: SIM115 - it lives as long as the command
         self._process = subprocess.Popen(
             command, cwd=PROJECT, env=variables, stdout=self._output, stderr=subprocess.STDOUT
@@ -115,7 +119,7 @@ class _Beside:
     def ended(self) -> int:
         """Waits for its end, shows what it said and returns its code."""
         self._process.wait()
-        CONSOLE.print(self._title, markup=False, style="bold")
+        _show(self._command)
         self._output.seek(0)
         sys.stdout.write(self._output.read())
         sys.stdout.flush()

@@ -45,7 +45,7 @@ def export(request: dict[str, Any]) -> dict[str, Any]:
     folder = outgoing_folder(storage_folder, identity)
     with locked(folder.with_name(".lock")):
         folder.mkdir(parents=True, exist_ok=True)
-        os.utime(folder)
+        os.utime(folder)  # what an earlier export wrote is asked for again, so it was not given up
         wanted = list(dict.fromkeys(layers[request["held"] :]))
         _write_all(image, image_store(), storage_folder, folder, wanted)
         names = [CONFIG_FILE, *(layer_file(diff_id) for diff_id in wanted)]
